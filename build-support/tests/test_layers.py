@@ -1,0 +1,91 @@
+"""The layers that the BUILD files draw, tried on a copy of the repository with the real Pants."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = (
+    ".gitignore",
+    "3rdparty",
+    "BUILD",
+    "build-support",
+    "packages",
+    "pants",
+    "pants-plugins",
+    "pants.toml",
+    "tests",
+    "tools",
+)
+# What the rules need. Pants takes 10 to 30 seconds to start, less with fewer backends.
+BACKENDS = ("pants.backend.experimental.visibility", "pants.backend.python")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A copy of the repository, committed to a git of its own."""
+    copy = tmp_path / "repository"
+    copy.mkdir()
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, copy / part)
+    identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.invalid"]
+    for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "-qm", "copy"]):
+        subprocess.run(["git", *command], cwd=copy, check=True)
+    return copy
+
+
+def pants(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Configuration files for this repository's own run, such as CI's, are not in the copy.
+    environment = {k: v for k, v in os.environ.items() if k != "PANTS_CONFIG_FILES"}
+    options = ["--no-pantsd", "--no-verify-config", f"--backend-packages={list(BACKENDS)}"]
+    return subprocess.run(
+        [repository / "pants", *options, *arguments],
+        cwd=repository,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line + "\n")
+
+
+def test_a_change_in_model_reaches_what_stands_on_it(repository: Path) -> None:
+    append(repository / "packages/model/src/wantrn/model/config.py", "# changed")
+    result = pants(repository, "--changed-since=HEAD", "--changed-dependents=transitive", "list")
+    assert result.returncode == 0, result.stderr
+    changed = result.stdout.splitlines()
+    assert "packages/model/src/wantrn/model/config.py" in changed
+    for reached in ("packages/model", "packages/serving", "tests/integration"):
+        assert any(re.match(rf"{reached}[/:]", address) for address in changed), reached
+    assert "tests/integration/test_versions.py:tests" in changed
+    assert not [address for address in changed if address.startswith("packages/kernels")]
+
+
+@pytest.mark.parametrize(
+    ("package", "imported"),
+    [("kernels", "model"), ("serving", "kernels")],
+    ids=["upward", "past a layer"],
+)
+def test_an_import_across_the_layers_is_denied(
+    repository: Path, package: str, imported: str
+) -> None:
+    module = f"packages/{package}/src/wantrn/{package}/__init__.py"
+    append(repository / module, f"import wantrn.{imported}")
+    result = pants(repository, "dependencies", module)
+    assert result.returncode != 0
+    assert "DependencyRuleActionDeniedError" in result.stderr
+    assert module in result.stderr
+    assert f"packages/{imported}/src/wantrn/{imported}/__init__.py" in result.stderr

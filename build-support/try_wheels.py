@@ -1,0 +1,90 @@
+"""Install the built wheels as another repository would, and run what their READMEs promise.
+
+    python3.11 build-support/try_wheels.py
+
+Needs the wheels in dist/ (`./pants package ::`). Each environment is made anew in a temporary
+folder, with third-party packages at the locked versions. wantrn-kernels is installed alone; then
+wantrn-model with the other wheels at hand, and wantrn-serving on top of it. A README's promise is
+its first Python block, which must run as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+import pip_config
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def wheel(package: str) -> Path:
+    found = list((ROOT / "dist").glob(f"wantrn_{package}-*.whl"))
+    if len(found) != 1:
+        raise SystemExit(f"dist/ must hold one wheel of wantrn-{package}; it holds {found}")
+    return found[0]
+
+
+def first_python_block(readme: Path) -> str:
+    match = re.search(r"^```python\n(.*?)^```$", readme.read_text(), re.MULTILINE | re.DOTALL)
+    if match is None:
+        raise SystemExit(f"{readme.relative_to(ROOT)} has no Python block")
+    return match.group(1)
+
+
+def locked_versions() -> str:
+    """The default lock without its hashes, as pip constraints."""
+    lock = (ROOT / "3rdparty" / "python" / "default.lock.txt").read_text()
+    return "\n".join(re.findall(r"^[a-z0-9-]+==[^\\\n]+", lock, re.MULTILINE)) + "\n"
+
+
+class Environment:
+    """A fresh virtual environment in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder, with_pip=True)
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of the environment's programs; its failure ends this program."""
+        command = [str(self.folder / "bin" / program), *arguments]
+        if subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL).returncode:
+            raise SystemExit(f"failed: {' '.join(command)}")
+
+    def install(self, *arguments: str) -> None:
+        constraints = self.folder / "constraints.txt"
+        constraints.write_text(locked_versions())
+        places = []
+        if not pip_config.names_other_places(pip_config.pip_settings()):
+            for index in pip_config.committed_indexes():
+                places += ["--extra-index-url", index]
+        options = ["--quiet", "--no-compile", "--constraint", str(constraints), *places]
+        self.run("python", "-m", "pip", "install", *options, *arguments)
+
+    def run_readme(self, package: str) -> None:
+        self.run("python", "-c", first_python_block(ROOT / "packages" / package / "README.md"))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as tmp:
+        print("wantrn-kernels alone", flush=True)
+        environment = Environment(Path(tmp) / "kernels")
+        environment.install(str(wheel("kernels")))
+        environment.run_readme("kernels")
+    with tempfile.TemporaryDirectory() as tmp:
+        print("wantrn-model with its first-party wheels", flush=True)
+        environment = Environment(Path(tmp) / "model")
+        environment.install("--find-links", str(ROOT / "dist"), str(wheel("model")))
+        environment.run_readme("model")
+        print("wantrn-serving and its command", flush=True)
+        environment.install("--find-links", str(ROOT / "dist"), str(wheel("serving")))
+        environment.run("wantrn", "version")
+    print(f"the wheels work on Python {sys.version.split()[0]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The torch operators that a Wan2.2 transformer block is made of.
+
+Each module holds one operator: the function that callers use, which checks its arguments; the
+arithmetic in torch, which defines the operator; and its registration with ``torch.library``, so
+that ``torch.compile`` and fake tensors treat it as one node (``torch.ops.wantrn.*``). ``linear`` is
+a plain function beside them, for the small projections around the blocks.
+
+Names of sizes: ``B`` batch, ``S`` tokens, ``H`` hidden, ``N`` heads, ``D`` head dimension, ``I``
+projection width. The operators are for inference: they have no backward formula, and asking for one
+raises torch's own error.
+"""
+
+from wantrn.kernels.ops.adaln import Norm, adaln_modulate, gated_adaln_modulate, gated_add
+from wantrn.kernels.ops.attention import attention
+from wantrn.kernels.ops.linear import linear
+from wantrn.kernels.ops.mlp import mlp
+from wantrn.kernels.ops.o_proj import o_proj
+from wantrn.kernels.ops.qkv_proj import HeadNorm, QKVLayout, Rotary, qkv_proj
+
+__all__ = [
+    "HeadNorm",
+    "Norm",
+    "QKVLayout",
+    "Rotary",
+    "adaln_modulate",
+    "attention",
+    "gated_adaln_modulate",
+    "gated_add",
+    "linear",
+    "mlp",
+    "o_proj",
+    "qkv_proj",
+]

@@ -1,0 +1,201 @@
+"""``adaln_modulate``: (gated residual,) normalisation and modulation of the residual stream."""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Norm(enum.Enum):
+    """The normalisation over H, without learned weights (those are ``mul`` and ``add``)."""
+
+    LAYER = "layer"
+    RMS = "rms"
+    NONE = "none"
+
+
+def adaln_modulate(
+    x: Tensor,
+    mul: Tensor | None = None,
+    add: Tensor | None = None,
+    *,
+    norm: Norm = Norm.LAYER,
+    eps: float = 1e-6,
+) -> Tensor:
+    """``norm(x) * mul + add``, computed in fp32 and rounded once.
+
+    Args:
+        x: ``[B, S, H]``, fp32 or bf16.
+        mul: fp32 ``[H]``, or ``[1 | B, G, H]`` where ``G`` divides ``S``: row ``g`` belongs to the
+            ``g``-th run of ``S/G`` tokens. ``G = 1`` is one row for all tokens, ``G = S`` a row for
+            each. None means one.
+        add: as ``mul``; None means zero.
+        norm: the normalisation over H.
+        eps: added to the variance (or mean square).
+
+    Returns:
+        ``[B, S, H]`` of ``x.dtype``.
+
+    Raises:
+        ValueError: an argument whose shape or dtype does not fit the others, by name.
+    """
+    _check_stream(x)
+    mul, add = _rows("mul", mul, x), _rows("add", add, x)
+    out: Tensor = _adaln(x, mul, add, norm.value, eps)
+    return out
+
+
+def gated_adaln_modulate(
+    x: Tensor,
+    residual: Tensor,
+    gate: Tensor | None = None,
+    mul: Tensor | None = None,
+    add: Tensor | None = None,
+    *,
+    norm: Norm = Norm.LAYER,
+    eps: float = 1e-6,
+) -> tuple[Tensor, Tensor]:
+    """Add a layer's output to the residual stream, and normalise and modulate the sum.
+
+    ``stream = residual + gate * x`` in fp32, rounded to the stream's dtype; then
+    ``norm(stream) * mul + add`` of the rounded stream, as ``adaln_modulate``.
+
+    Args:
+        x: ``[B, S, H]``, fp32 or bf16: what the layer computed.
+        residual: as ``x``: the stream before the layer.
+        gate: fp32, shaped as ``mul``; None means one.
+        mul, add, norm, eps: as for ``adaln_modulate``.
+
+    Returns:
+        The new stream and its modulated normalisation, both ``[B, S, H]`` of ``x.dtype``.
+
+    Raises:
+        ValueError: an argument whose shape or dtype does not fit the others, by name.
+    """
+    _check_stream(x)
+    _check_residual(residual, x)
+    gate, mul, add = _rows("gate", gate, x), _rows("mul", mul, x), _rows("add", add, x)
+    out: tuple[Tensor, Tensor] = _gated_adaln(x, residual, gate, mul, add, norm.value, eps)
+    return out
+
+
+def gated_add(x: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor:
+    """``residual + gate * x`` in fp32, rounded once: ``gated_adaln_modulate`` without the norm.
+
+    Args, errors: as there. Returns the new stream ``[B, S, H]`` of ``x.dtype``.
+    """
+    _check_stream(x)
+    _check_residual(residual, x)
+    out: Tensor = _gated_add(x, residual, _rows("gate", gate, x))
+    return out
+
+
+def _check_stream(x: Tensor) -> None:
+    if x.ndim != 3:
+        raise ValueError(f"x must be [B, S, H], got {list(x.shape)}")
+
+
+def _check_residual(residual: Tensor, x: Tensor) -> None:
+    if residual.shape != x.shape or residual.dtype != x.dtype:
+        raise ValueError(
+            f"residual must be {list(x.shape)} {x.dtype}, "
+            f"got {list(residual.shape)} {residual.dtype}"
+        )
+
+
+def _rows(name: str, value: Tensor | None, x: Tensor) -> Tensor | None:
+    """A modulation as ``[1 | B, G, H]``."""
+    if value is None:
+        return None
+    batch, tokens, hidden = x.shape
+    rows = value.view(1, 1, -1) if value.ndim == 1 else value
+    fits = rows.ndim == 3 and rows.shape[0] in (1, batch) and rows.shape[2] == hidden
+    if not fits or rows.shape[1] == 0 or tokens % rows.shape[1]:
+        raise ValueError(
+            f"{name} must be [{hidden}] or [1 or {batch}, G, {hidden}] with G a divisor of "
+            f"{tokens} tokens, got {list(value.shape)}"
+        )
+    if value.dtype != torch.float32:
+        raise ValueError(f"{name} must be float32, got {value.dtype}")
+    return rows
+
+
+@torch.library.custom_op("wantrn::adaln_modulate", mutates_args=())
+def _adaln(x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float) -> Tensor:
+    return _normalise_modulate(x, mul, add, norm, eps)
+
+
+@_adaln.register_fake
+def _(x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("wantrn::gated_adaln_modulate", mutates_args=())
+def _gated_adaln(
+    x: Tensor,
+    residual: Tensor,
+    gate: Tensor | None,
+    mul: Tensor | None,
+    add: Tensor | None,
+    norm: str,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    stream = _add_gated(x, residual, gate)
+    return stream, _normalise_modulate(stream, mul, add, norm, eps)
+
+
+@_gated_adaln.register_fake
+def _(
+    x: Tensor,
+    residual: Tensor,
+    gate: Tensor | None,
+    mul: Tensor | None,
+    add: Tensor | None,
+    norm: str,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+@torch.library.custom_op("wantrn::gated_add", mutates_args=())
+def _gated_add(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
+    return _add_gated(x, residual, gate)
+
+
+@_gated_add.register_fake
+def _(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _add_gated(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
+    return _multiply_add(x.float(), gate, residual.float()).to(x.dtype)
+
+
+def _normalise_modulate(
+    x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float
+) -> Tensor:
+    wide = x.float()
+    if norm == "layer":
+        wide = F.layer_norm(wide, wide.shape[-1:], eps=eps)
+    elif norm == "rms":
+        wide = F.rms_norm(wide, wide.shape[-1:], eps=eps)
+    wide = _multiply_add(wide, mul, add)
+    # an operator's result may not be its input
+    return wide.clone() if wide is x else wide.to(x.dtype)
+
+
+def _multiply_add(x: Tensor, mul: Tensor | None, add: Tensor | None) -> Tensor:
+    """``x * mul + add`` in fp32, for rows ``[1 | B, G, H]``."""
+    if mul is None:
+        return x if add is None else x + _spread(add, x.shape[1])
+    if add is None:
+        return x * _spread(mul, x.shape[1])
+    return torch.addcmul(_spread(add, x.shape[1]), x, _spread(mul, x.shape[1]))
+
+
+def _spread(rows: Tensor, tokens: int) -> Tensor:
+    """Rows ``[B, G, H]`` as ``[B, S, H]``, each for its run of tokens; a view where G is 1 or S."""
+    return rows.unsqueeze(2).expand(-1, -1, tokens // rows.shape[1], -1).flatten(1, 2)

@@ -1,0 +1,223 @@
+"""``qkv_proj``: fused Q|K|V projection, RMSNorm over all heads, rotary embedding."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wantrn.kernels.ops.linear import check_linear, linear
+
+
+class QKVLayout(enum.Enum):
+    """How ``qkv_proj`` lays out its result."""
+
+    BSD = "BSD"
+    """``[B, S, I]``: the columns of Q, then K, then V, head by head."""
+    NBSD = "NBSd"
+    """``[heads, B, S, D]``: the heads of Q, then K, then V."""
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """RMSNorm over all heads of a token together: Wan's ``rms_norm_across_heads``.
+
+    ``q_weight`` ``[N*D]`` and ``k_weight`` ``[N_kv*D]`` are fp32; ``k_weight`` is None exactly
+    where there is no K.
+    """
+
+    q_weight: Tensor
+    k_weight: Tensor | None = None
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Cosine and sine of the rotary angles, fp32 ``[S, D/2]``: one value a rotated pair.
+
+    The rotation is rotate-half: it pairs channels ``j`` and ``j + D/2`` of a head.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def qkv_proj(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    head_dim: int,
+    num_kv_heads: int,
+    norm: HeadNorm | None = None,
+    rotary: Rotary | None = None,
+    layout: QKVLayout = QKVLayout.BSD,
+) -> Tensor:
+    """Project tokens to Q, K and V; normalise and rotate Q and K.
+
+    With ``y = x @ weight.T + bias`` rounded to ``x.dtype``, and ``q`` the Q columns of ``y`` (K
+    alike), in fp32::
+
+        q = q * rsqrt(mean(q**2 over all N*D columns) + eps) * q_weight     where norm is given
+        q_lo, q_hi = q_lo*cos - q_hi*sin, q_hi*cos + q_lo*sin               where rotary is given
+
+    V is never touched.
+
+    Args:
+        x: ``[B, S, H]``, fp32 or bf16.
+        weight: ``[I, H]`` of ``x.dtype``, ``I = (N + 2*num_kv_heads) * head_dim``, rows Q | K | V.
+        bias: ``[I]`` of ``x.dtype``, or None.
+        head_dim: ``D``, even where ``rotary`` is given.
+        num_kv_heads: heads of K and of V; 0 projects a single segment, "Q".
+        norm: RMSNorm over heads; None leaves Q and K as projected.
+        rotary: rotary tables; None leaves Q and K unrotated.
+        layout: the layout of the result.
+
+    Returns:
+        ``[B, S, I]`` or ``[N + 2*num_kv_heads, B, S, D]``, of ``x.dtype``.
+
+    Raises:
+        ValueError: an argument whose shape or dtype does not fit the others, by name.
+    """
+    _check(x, weight, bias, head_dim, num_kv_heads, norm, rotary)
+    out: Tensor = _qkv_proj(
+        x,
+        weight,
+        bias,
+        head_dim,
+        num_kv_heads,
+        None if norm is None else norm.q_weight,
+        None if norm is None else norm.k_weight,
+        0.0 if norm is None else norm.eps,
+        None if rotary is None else rotary.cos,
+        None if rotary is None else rotary.sin,
+        layout is QKVLayout.NBSD,
+    )
+    return out
+
+
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    head_dim: int,
+    num_kv_heads: int,
+    norm: HeadNorm | None,
+    rotary: Rotary | None,
+) -> None:
+    if x.ndim != 3:
+        raise ValueError(f"x must be [B, S, H], got {list(x.shape)}")
+    check_linear("weight", x.shape[-1], x, weight, bias)
+    if head_dim < 1 or weight.shape[0] % head_dim:
+        raise ValueError(f"head_dim must divide weight's {weight.shape[0]} rows, got {head_dim}")
+    num_q_heads = weight.shape[0] // head_dim - 2 * num_kv_heads
+    if num_kv_heads < 0 or num_q_heads < 1:
+        raise ValueError(
+            f"num_kv_heads must leave Q at least one of weight's {weight.shape[0] // head_dim} "
+            f"heads, got {num_kv_heads}"
+        )
+    if norm is not None:
+        _check_vector("norm.q_weight", norm.q_weight, (num_q_heads * head_dim,))
+        if (norm.k_weight is None) != (num_kv_heads == 0):
+            raise ValueError(
+                f"norm.k_weight must be given exactly where there is K; num_kv_heads is "
+                f"{num_kv_heads}, k_weight is {'None' if norm.k_weight is None else 'given'}"
+            )
+        if norm.k_weight is not None:
+            _check_vector("norm.k_weight", norm.k_weight, (num_kv_heads * head_dim,))
+    if rotary is not None:
+        if head_dim % 2:
+            raise ValueError(f"head_dim must be even with rotary, got {head_dim}")
+        _check_vector("rotary.cos", rotary.cos, (x.shape[1], head_dim // 2))
+        _check_vector("rotary.sin", rotary.sin, (x.shape[1], head_dim // 2))
+
+
+def _check_vector(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if value.shape != shape or value.dtype != torch.float32:
+        raise ValueError(
+            f"{name} must be {list(shape)} float32, got {list(value.shape)} {value.dtype}"
+        )
+
+
+@torch.library.custom_op("wantrn::qkv_proj", mutates_args=())
+def _qkv_proj(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    head_dim: int,
+    num_kv_heads: int,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    heads_first: bool,
+) -> Tensor:
+    out = linear(x, weight, bias)
+    kv = num_kv_heads * head_dim
+    q_columns = out.shape[-1] - 2 * kv
+    _normalise_rotate(out[..., :q_columns], head_dim, q_weight, eps, cos, sin)
+    if kv:
+        _normalise_rotate(out[..., q_columns : q_columns + kv], head_dim, k_weight, eps, cos, sin)
+    if not heads_first:
+        return out
+    return out.view(*out.shape[:2], -1, head_dim).permute(2, 0, 1, 3).contiguous()
+
+
+@_qkv_proj.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    head_dim: int,
+    num_kv_heads: int,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    heads_first: bool,
+) -> Tensor:
+    batch, tokens, _ = x.shape
+    width = weight.shape[0]
+    if heads_first:
+        return x.new_empty((width // head_dim, batch, tokens, head_dim))
+    return x.new_empty((batch, tokens, width))
+
+
+def _normalise_rotate(
+    segment: Tensor,
+    head_dim: int,
+    weight: Tensor | None,
+    eps: float,
+    cos: Tensor | None,
+    sin: Tensor | None,
+) -> None:
+    """Normalise and rotate one segment ``[B, S, n*D]`` of the projection in place.
+
+    The token's factor ``1/rms`` multiplies the small tables, not the wide segment: one pass over
+    memory less.
+    """
+    if weight is None and cos is None:
+        return
+    wide = segment.float()
+    inv_rms = None
+    if weight is not None:
+        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_()
+        inv_rms = mean_square.div_(wide.shape[-1]).add_(eps).rsqrt_()  # [B, S, 1]
+        wide = wide * weight
+    if cos is None or sin is None:
+        segment.copy_(wide if inv_rms is None else wide * inv_rms)
+        return
+    if inv_rms is not None:
+        cos, sin = cos * inv_rms, sin * inv_rms  # [B, S, D/2]
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for every head
+    if wide is segment:  # fp32 without norm: not a copy yet
+        wide = wide.clone()
+    halves = (*segment.shape[:2], -1, 2, head_dim // 2)
+    lo, hi = wide.view(halves).unbind(-2)
+    out_lo, out_hi = segment.view(halves).unbind(-2)
+    out_lo.copy_((lo * cos).addcmul_(hi, sin, value=-1))
+    out_hi.copy_((hi * cos).addcmul_(lo, sin))

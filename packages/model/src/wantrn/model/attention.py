@@ -1,0 +1,89 @@
+"""Self-attention over the video's tokens, and cross-attention to the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from wantrn.kernels import ops
+from wantrn.kernels.ops import HeadNorm, Rotary
+from wantrn.model.config import WanConfig
+
+
+class SelfAttention(nn.Module):
+    """Fused Q|K|V projection, RMSNorm over heads, rotary embedding, attention, output projection.
+
+    The Q and K rows of ``qkv`` and the weights of ``q_norm`` and ``k_norm`` are permuted in each
+    head from interleaved to rotate-half order (see ``checkpoints.native``); scores do not change.
+    """
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.heads, self.head_dim, self.eps = (
+            config.num_attention_heads,
+            config.attention_head_dim,
+            config.eps,
+        )
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.q_norm = nn.RMSNorm(hidden, eps=config.eps)
+        self.k_norm = nn.RMSNorm(hidden, eps=config.eps)
+        self.out = nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """``[B, S, H]`` to ``[B, S, H]``."""
+        qkv = ops.qkv_proj(
+            x,
+            self.qkv.weight,
+            self.qkv.bias,
+            head_dim=self.head_dim,
+            num_kv_heads=self.heads,
+            norm=HeadNorm(self.q_norm.weight, self.k_norm.weight, self.eps),
+            rotary=rotary,
+        )
+        q, k, v = qkv.view(*x.shape[:2], 3, self.heads, self.head_dim).unbind(2)
+        return ops.o_proj(ops.attention(q, k, v), self.out.weight, self.out.bias)
+
+
+@dataclass(frozen=True)
+class TextKV:
+    """Keys and values of one block's cross-attention, ``[B, L, N, D]`` each."""
+
+    k: Tensor
+    v: Tensor
+
+
+class CrossAttention(nn.Module):
+    """Attention from the video's tokens to the text; keys and values come from ``project``."""
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.head_dim, self.eps = config.attention_head_dim, config.eps
+        self.q = nn.Linear(hidden, hidden)
+        self.k = nn.Linear(hidden, hidden)
+        self.v = nn.Linear(hidden, hidden)
+        self.q_norm = nn.RMSNorm(hidden, eps=config.eps)
+        self.k_norm = nn.RMSNorm(hidden, eps=config.eps)
+        self.out = nn.Linear(hidden, hidden)
+
+    def project(self, text: Tensor) -> TextKV:
+        """Keys and values of the embedded text ``[B, L, H]``."""
+        return TextKV(self._heads(text, self.k, self.k_norm), self._heads(text, self.v, None))
+
+    def forward(self, x: Tensor, text: TextKV) -> Tensor:
+        """``[B, S, H]`` to ``[B, S, H]``."""
+        q = self._heads(x, self.q, self.q_norm)
+        return ops.o_proj(ops.attention(q, text.k, text.v), self.out.weight, self.out.bias)
+
+    def _heads(self, x: Tensor, proj: nn.Linear, norm: nn.RMSNorm | None) -> Tensor:
+        segment = ops.qkv_proj(
+            x,
+            proj.weight,
+            proj.bias,
+            head_dim=self.head_dim,
+            num_kv_heads=0,
+            norm=None if norm is None else HeadNorm(norm.weight, eps=self.eps),
+        )
+        return segment.view(*x.shape[:2], -1, self.head_dim)

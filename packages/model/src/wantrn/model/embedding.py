@@ -1,0 +1,96 @@
+"""What enters the blocks: tokens from latents, the timestep and the text."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wantrn.kernels import ops
+from wantrn.model.config import WanConfig
+
+
+class PatchEmbedding(nn.Module):
+    """A convolution whose kernel is its stride, that is, one linear map a patch.
+
+    ``weight`` ``[H, C * pt * ph * pw]`` is the flattened convolution kernel.
+    """
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        self.patch = config.patch_size
+        width = config.in_channels * config.patch_volume
+        self.weight = nn.Parameter(torch.empty(config.hidden_size, width))
+        self.bias = nn.Parameter(torch.empty(config.hidden_size))
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """``[B, C, T, height, width]`` to ``[B, S, H]``, tokens ordered as in ``rotary_tables``."""
+        batch, channels, *sizes = latents.shape
+        (t, h, w), (pt, ph, pw) = sizes, self.patch
+        split = latents.reshape(batch, channels, t // pt, pt, h // ph, ph, w // pw, pw)
+        patches = split.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
+        return ops.linear(patches.to(self.weight.dtype), self.weight, self.bias)
+
+
+def unpatchify(
+    patches: Tensor, grid: tuple[int, int, int], patch: tuple[int, int, int], channels: int
+) -> Tensor:
+    """``[B, S, pt * ph * pw * C]`` back to ``[B, C, T, height, width]``."""
+    (t, h, w), (pt, ph, pw) = grid, patch
+    split = patches.reshape(patches.shape[0], t, h, w, pt, ph, pw, channels)
+    return split.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(
+        patches.shape[0], channels, t * pt, h * ph, w * pw
+    )
+
+
+class TimeEmbedding(nn.Module):
+    """The timestep as a vector, and as the six modulation rows that all blocks share.
+
+    Always fp32: its output scales every token of every block.
+    """
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.freq_dim = config.freq_dim
+        self.linear_1 = nn.Linear(config.freq_dim, hidden)
+        self.linear_2 = nn.Linear(hidden, hidden)
+        self.proj = nn.Linear(hidden, 6 * hidden)
+
+    def forward(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, G]`` in 0..1000 to the vector ``[B, G, H]`` and the rows ``[B, G, 6, H]``, fp32."""
+        wave = sinusoid(timestep, self.freq_dim)
+        vector = self.linear_2(F.silu(self.linear_1(wave)))
+        rows: Tensor = self.proj(F.silu(vector))
+        return vector, rows.view(*timestep.shape, 6, -1)
+
+
+def sinusoid(timestep: Tensor, width: int) -> Tensor:
+    """``[cos(t * f_i) | sin(t * f_i)]`` with ``f_i = 10000 ** (-i / (width/2))``; fp32.
+
+    The angles are rounded to fp32, as in diffusers: at t = 999 that moves them by up to 6e-5 from
+    the float64 angles of the original code, which is more than all other differences together.
+    """
+    half = width // 2
+    index = torch.arange(half, dtype=torch.float32, device=timestep.device)
+    frequencies = torch.exp(-math.log(10_000) * index / half)
+    angles = timestep.float().unsqueeze(-1) * frequencies
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+class TextEmbedding(nn.Module):
+    """Two linear maps with a GELU (tanh form) between, from the text encoder's width to H."""
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(config.text_dim, config.hidden_size)
+        self.linear_2 = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """``[B, L, text_dim]`` to ``[B, L, H]`` in the weights' dtype."""
+        first, second = self.linear_1, self.linear_2
+        return ops.mlp(
+            text.to(first.weight.dtype), first.weight, first.bias, second.weight, second.bias
+        )

@@ -1,0 +1,197 @@
+"""The pipeline of all three models: ``prepare -> step* -> decode``. The caller owns the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wantrn.kernels.ops import Rotary
+from wantrn.model.checkpoints import TensorStore, load_transformer_state
+from wantrn.model.conditioning import Conditioning, FirstFrame, ImageChannels, TextOnly
+from wantrn.model.config import WanConfig
+from wantrn.model.info import ModelInfo, ModelKind, read_model_info
+from wantrn.model.media.image import cover, to_tensor
+from wantrn.model.schedulers import Scheduler, State, make_scheduler
+from wantrn.model.settings import Settings
+from wantrn.model.text import TextEncoder
+from wantrn.model.transformer import TextContext, WanTransformer
+from wantrn.model.vae import VideoAutoencoder
+
+
+class DenoisingError(RuntimeError):
+    """The latents of a run are no longer finite numbers; the text names the step."""
+
+
+@dataclass
+class Denoising:
+    """One run between two steps. Only ``WanPipeline.step`` changes it, and only when it succeeds,
+    so a step that was interrupted can be made again."""
+
+    settings: Settings
+    scheduler: Scheduler
+    conditioning: Conditioning
+    rotary: Rotary
+    prompt: Tensor  # [1, L, text_dim]
+    negative_prompt: Tensor | None  # None where no step uses guidance
+    latents: Tensor  # [1, z, T, h, w], fp32
+    solver_state: State
+    step_index: int = 0  # steps done
+    contexts: dict[tuple[int, bool], TextContext] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps
+
+    @property
+    def done(self) -> bool:
+        return self.step_index >= self.steps
+
+
+class WanPipeline:
+    """A Wan2.2 checkpoint in memory, ready to make videos. Holds nothing of any run."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        experts: tuple[WanTransformer, ...],
+        text_encoder: TextEncoder,
+        vae: VideoAutoencoder,
+    ) -> None:
+        self.info = info
+        self._experts = experts
+        self._text_encoder = text_encoder
+        self._vae = vae
+
+    @classmethod
+    def load(cls, directory: Path, dtype: torch.dtype = torch.bfloat16) -> WanPipeline:
+        """Load a checkpoint folder; the transformers and the text encoder in ``dtype``.
+
+        Raises ``CheckpointError`` naming file and key if any part is missing or wrong.
+        """
+        info = read_model_info(directory)
+        return cls(
+            info,
+            tuple(load_transformer(expert, info.config, dtype) for expert in info.experts),
+            TextEncoder.load(directory / "tokenizer", directory / "text_encoder", dtype),
+            VideoAutoencoder.load(directory / "vae"),
+        )
+
+    @torch.inference_mode()
+    def prepare(self, settings: Settings, noise: Tensor | None = None) -> Denoising:
+        """Encode the prompts and the image, and draw the noise.
+
+        ``noise`` ``[1, z, T, h, w]`` fp32 takes the place of the seed's. Raises ``ValueError`` if
+        it has another shape or dtype.
+        """
+        shape = self.latent_shape(settings)
+        if noise is None:
+            generator = torch.Generator().manual_seed(settings.seed)
+            noise = torch.randn(shape, generator=generator)
+        elif tuple(noise.shape) != shape or noise.dtype != torch.float32:
+            raise ValueError(
+                f"noise must be {list(shape)} float32, got {list(noise.shape)} {noise.dtype}"
+            )
+        scheduler = make_scheduler(
+            self.info.scheduler_config, settings.steps, settings.scheduler, settings.shift
+        )
+        conditioning = self._conditioning(settings)
+        guided = any(scale not in (None, 1) for scale in (settings.guidance, settings.guidance_2))
+        encode = self._text_encoder.encode
+        return Denoising(
+            settings=settings,
+            scheduler=scheduler,
+            conditioning=conditioning,
+            rotary=self._experts[0].rotary(conditioning.apply(noise, torch.zeros(()))[0]),
+            prompt=encode(settings.prompt),
+            negative_prompt=encode(settings.negative_prompt) if guided else None,
+            latents=noise,
+            solver_state=scheduler.start(),
+        )
+
+    @torch.inference_mode()
+    def step(self, run: Denoising) -> None:
+        """Make one denoising step.
+
+        Raises:
+            ValueError: the run has no steps left.
+            DenoisingError: the new latents are not finite; the run stays as it was.
+        """
+        if run.done:
+            raise ValueError(f"the run has made all of its {run.steps} steps")
+        t = run.scheduler.timesteps[run.step_index]
+        velocity = self._velocity(run, t)
+        latents, state = run.scheduler.step(run.solver_state, velocity, run.latents)
+        if not torch.isfinite(latents).all():
+            raise DenoisingError(
+                f"latents are not finite after step {run.step_index + 1} of {run.steps} "
+                f"(timestep {float(t):g})"
+            )
+        run.latents, run.solver_state = latents, state
+        run.step_index += 1
+
+    def decode(self, run: Denoising) -> Tensor:
+        """The video of a finished run: fp32 ``[F, height, width, 3]`` in [0, 1].
+
+        Raises ``ValueError`` if steps are left.
+        """
+        if not run.done:
+            raise ValueError(f"the run has made {run.step_index} of its {run.steps} steps")
+        return self._vae.decode(run.conditioning.finish(run.latents))
+
+    def latent_shape(self, settings: Settings) -> tuple[int, int, int, int, int]:
+        """``(1, z, T, h, w)`` for these settings."""
+        info = self.info
+        return (
+            1,
+            info.latent_channels,
+            (settings.frames - 1) // info.temporal_stride + 1,
+            settings.height // info.spatial_stride,
+            settings.width // info.spatial_stride,
+        )
+
+    def _conditioning(self, settings: Settings) -> Conditioning:
+        if settings.image is None:
+            return TextOnly()
+        image = to_tensor(cover(settings.image, settings.width, settings.height))
+        if self.info.kind is ModelKind.TI2V:
+            return FirstFrame(self._vae.encode(image))
+        rest = image.new_zeros((1, 3, settings.frames - 1, settings.height, settings.width))
+        latents = self._vae.encode(torch.cat([image, rest], dim=2))
+        return ImageChannels.of(latents, self.info.temporal_stride)
+
+    def _velocity(self, run: Denoising, t: Tensor) -> Tensor:
+        """The guided velocity ``uncond + guidance * (cond - uncond)`` of the expert for ``t``."""
+        expert, guidance = 0, run.settings.guidance
+        boundary, low_guidance = run.settings.boundary_ratio, run.settings.guidance_2
+        if boundary is not None and low_guidance is not None and t < boundary * 1000:
+            expert, guidance = 1, low_guidance
+        model = self._experts[expert]
+        inputs, timesteps = run.conditioning.apply(run.latents, t)
+        cond: Tensor = model(inputs, timesteps, self._context(run, expert, False), run.rotary)
+        if guidance == 1:
+            return cond
+        uncond: Tensor = model(inputs, timesteps, self._context(run, expert, True), run.rotary)
+        return uncond + guidance * (cond - uncond)
+
+    def _context(self, run: Denoising, expert: int, negative: bool) -> TextContext:
+        """A prompt's keys and values for one expert, computed at its first step."""
+        key = (expert, negative)
+        if key not in run.contexts:
+            text = run.negative_prompt if negative else run.prompt
+            assert text is not None, "prepare() encodes the negative prompt where it is used"
+            run.contexts[key] = self._experts[expert].text_context(text)
+        return run.contexts[key]
+
+
+def load_transformer(folder: Path, config: WanConfig, dtype: torch.dtype) -> WanTransformer:
+    """One expert from a folder or file in any known format, with every parameter checked."""
+    with torch.device("meta"):
+        model = WanTransformer(config)
+    state = load_transformer_state(
+        TensorStore.open(folder), config, lambda name: model.parameter_dtype(name, dtype)
+    )
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval().requires_grad_(False)

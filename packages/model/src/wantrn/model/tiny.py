@@ -1,0 +1,189 @@
+"""Tiny checkpoints with random weights: the whole pipeline in seconds, and pictures of noise."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKLWan
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+
+from wantrn.model.checkpoints import CheckpointFormat, export_state, save_sharded
+from wantrn.model.checkpoints.native import native_shapes
+from wantrn.model.config import WanConfig
+from wantrn.model.info import DEFAULTS_FILE, ModelKind
+
+_REVISION = 1  # part of a cached checkpoint's name: raise it when its contents change
+_TEXT_DIM = 64
+_LATENT_CHANNELS = {ModelKind.T2V: 16, ModelKind.I2V: 16, ModelKind.TI2V: 48}
+_SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")  # ids 0, 1, 2 as in UMT5's own tokenizer
+
+
+def cached_tiny_checkpoint(cache: Path, kind: ModelKind) -> Path:
+    """The folder of the tiny checkpoint in ``cache``; made if it is not there yet."""
+    folder = cache / f"tiny-random-{kind.value}-{_REVISION}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
+    try:
+        write_tiny_checkpoint(new, kind)
+        try:
+            os.rename(new, folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster, with the same contents
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> None:
+    """Write a checkpoint in the layout of diffusers: about 3 million parameters, all random.
+
+    The transformers have 2 heads of 128 and 2 layers; T2V and I2V have two experts, as released.
+    ``seed`` decides all weights.
+    """
+    config = tiny_config(kind)
+    experts = 1 if kind is ModelKind.TI2V else 2
+    for index in range(experts):
+        target = folder / ("transformer" if index == 0 else "transformer_2")
+        state = random_state(config, seed + index)
+        tensors = export_state(state, config, CheckpointFormat.DIFFUSERS)
+        save_sharded(tensors, target)
+        _write_json(target / "config.json", config.to_diffusers())
+    _write_vae(folder / "vae", kind, seed)
+    _write_text_encoder(folder, seed)
+    _write_json(folder / "scheduler" / "scheduler_config.json", _SCHEDULER)
+    _write_json(folder / "model_index.json", _model_index(kind))
+    _write_json(folder / DEFAULTS_FILE, _defaults(kind))
+
+
+def tiny_config(kind: ModelKind) -> WanConfig:
+    """The dimensions of a tiny transformer."""
+    channels = _LATENT_CHANNELS[kind]
+    return WanConfig(
+        num_attention_heads=2,
+        in_channels=2 * channels + 4 if kind is ModelKind.I2V else channels,
+        out_channels=channels,
+        text_dim=_TEXT_DIM,
+        ffn_dim=512,
+        num_layers=2,
+    )
+
+
+def random_state(config: WanConfig, seed: int) -> dict[str, Tensor]:
+    """Random fp32 parameters of a transformer, by native name, scaled so that activations are of
+    order one: matrices by fan-in, modulation tables by width, norm weights around one."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, shape in native_shapes(config).items():
+        values = torch.randn(shape, generator=generator)
+        if "_norm." in name and name.endswith("weight"):
+            state[name] = 1 + 0.1 * values
+        elif name.endswith("bias"):
+            state[name] = 0.02 * values
+        else:
+            state[name] = values / math.sqrt(shape[-1])
+    return state
+
+
+def _write_vae(folder: Path, kind: ModelKind, seed: int) -> None:
+    options: dict[str, Any] = {
+        "base_dim": 8,
+        "z_dim": 16,
+        "dim_mult": [1, 2, 2, 2],
+        "num_res_blocks": 1,
+    }
+    if kind is ModelKind.TI2V:
+        channels = _LATENT_CHANNELS[kind]
+        options |= {
+            "decoder_base_dim": 8,
+            "z_dim": channels,
+            "is_residual": True,
+            "in_channels": 12,
+            "out_channels": 12,
+            "patch_size": 2,
+            "scale_factor_spatial": 16,
+            "latents_mean": [0.0] * channels,
+            "latents_std": [1.0] * channels,
+        }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        AutoencoderKLWan(**options).save_pretrained(folder)
+
+
+def _write_text_encoder(folder: Path, seed: int) -> None:
+    """A tokenizer with one token a byte, so that any text can be written, and a tiny UMT5."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*_SPECIAL_TOKENS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=512,
+    ).save_pretrained(folder / "tokenizer")
+    config = UMT5Config(
+        vocab_size=len(vocabulary),
+        d_model=_TEXT_DIM,
+        d_kv=16,
+        d_ff=128,
+        num_layers=2,
+        num_heads=4,
+        feed_forward_proj="gated-gelu",
+        pad_token_id=vocabulary["<pad>"],
+        eos_token_id=vocabulary["</s>"],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
+
+
+# The scheduler of the released checkpoints.
+_SCHEDULER = {
+    "_class_name": "UniPCMultistepScheduler",
+    "prediction_type": "flow_prediction",
+    "use_flow_sigmas": True,
+    "flow_shift": 3.0,
+    "num_train_timesteps": 1000,
+    "solver_order": 2,
+}
+
+
+def _model_index(kind: ModelKind) -> dict[str, Any]:
+    two_experts = kind is not ModelKind.TI2V
+    return {
+        "_class_name": "WanImageToVideoPipeline" if kind is ModelKind.I2V else "WanPipeline",
+        "boundary_ratio": {ModelKind.T2V: 0.875, ModelKind.I2V: 0.9}.get(kind),
+        "expand_timesteps": kind is ModelKind.TI2V,
+        "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+        "text_encoder": ["transformers", "UMT5EncoderModel"],
+        "tokenizer": ["transformers", "PreTrainedTokenizerFast"],
+        "transformer": ["diffusers", "WanTransformer3DModel"],
+        "transformer_2": ["diffusers", "WanTransformer3DModel"] if two_experts else [None, None],
+        "vae": ["diffusers", "AutoencoderKLWan"],
+    }
+
+
+def _defaults(kind: ModelKind) -> dict[str, Any]:
+    return {"size": [128, 128], "frames": 17, "fps": 16, "steps": 20, "dtype": "float32"}
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

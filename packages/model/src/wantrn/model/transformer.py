@@ -1,0 +1,164 @@
+"""The Wan2.2 diffusion transformer (DiT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wantrn.kernels import ops
+from wantrn.kernels.ops import Rotary
+from wantrn.model.attention import CrossAttention, SelfAttention, TextKV
+from wantrn.model.config import WanConfig
+from wantrn.model.embedding import PatchEmbedding, TextEmbedding, TimeEmbedding, unpatchify
+from wantrn.model.feed_forward import FeedForward
+from wantrn.model.modulation import BlockModulation, output_modulation
+from wantrn.model.rope import rotary_tables
+
+
+@dataclass(frozen=True)
+class TextContext:
+    """A prompt as one expert sees it: keys and values of every block's cross-attention.
+
+    It depends on the prompt and on the expert, not on the step: compute it once for each pair.
+    """
+
+    blocks: tuple[TextKV, ...]
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention and feed-forward on one residual stream."""
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.modulation = nn.Parameter(torch.empty(1, 6, config.hidden_size))
+        self.self_attention = SelfAttention(config)
+        self.cross_norm = nn.LayerNorm(config.hidden_size, eps=config.eps)
+        self.cross_attention = CrossAttention(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, stream: Tensor, rows: Tensor, rotary: Rotary, text: TextKV) -> Tensor:
+        """``stream`` ``[B, S, H]``, ``rows`` ``[B, G, 6, H]`` fp32; the new stream."""
+        mod = BlockModulation.of(self.modulation, rows)
+        x = ops.adaln_modulate(stream, mod.attention_scale, mod.attention_shift, eps=self.eps)
+        x = self.self_attention(x, rotary)
+        stream, x = ops.gated_adaln_modulate(
+            x,
+            stream,
+            mod.attention_gate,
+            self.cross_norm.weight,
+            self.cross_norm.bias,
+            eps=self.eps,
+        )
+        x = self.cross_attention(x, text)
+        stream, x = ops.gated_adaln_modulate(
+            x, stream, None, mod.feed_forward_scale, mod.feed_forward_shift, eps=self.eps
+        )
+        return ops.gated_add(self.feed_forward(x), stream, mod.feed_forward_gate)
+
+
+class WanTransformer(nn.Module):
+    """One expert. Predicts the velocity of the flow from noise to video latents.
+
+    Parameters are created uninitialised; ``pipeline.load_transformer`` fills them from files.
+    """
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = PatchEmbedding(config)
+        self.time_embedding = TimeEmbedding(config)
+        self.text_embedding = TextEmbedding(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.modulation = nn.Parameter(torch.empty(1, 2, config.hidden_size))
+        self.proj_out = nn.Linear(config.hidden_size, config.out_channels * config.patch_volume)
+
+    @staticmethod
+    def parameter_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+        """The dtype of parameter ``name`` in a model of ``dtype``.
+
+        The time embedding, the modulation tables and the norms' weights are fp32 in every model.
+        """
+        keeps_fp32 = name.startswith("time_embedding.") or any(
+            part == "modulation" or part.endswith("_norm") for part in name.split(".")
+        )
+        return torch.float32 if keeps_fp32 else dtype
+
+    def token_grid(self, latents: Tensor) -> tuple[int, int, int]:
+        """Tokens along frames, rows and columns of ``latents`` ``[B, C, T, height, width]``.
+
+        Raises:
+            ValueError: another number of axes or channels, or a size that patches do not divide.
+        """
+        channels, patch = self.config.in_channels, self.config.patch_size
+        if latents.ndim != 5 or latents.shape[1] != channels:
+            raise ValueError(
+                f"latents must be [B, {channels}, T, height, width], got {list(latents.shape)}"
+            )
+        sizes = latents.shape[2:]
+        if any(size % p for size, p in zip(sizes, patch, strict=True)):
+            raise ValueError(f"latents' {list(sizes)} must be multiples of the patch {patch}")
+        return (sizes[0] // patch[0], sizes[1] // patch[1], sizes[2] // patch[2])
+
+    def rotary(self, latents: Tensor) -> Rotary:
+        """The rotary tables for latents of this shape; compute them once for each shape."""
+        return rotary_tables(
+            self.token_grid(latents),
+            self.config.attention_head_dim,
+            self.config.rope_max_seq_len,
+            latents.device,
+        )
+
+    def text_context(self, text: Tensor) -> TextContext:
+        """Project the encoded prompt ``[B, L, text_dim]`` for every block's cross-attention."""
+        if text.ndim != 3 or text.shape[2] != self.config.text_dim:
+            raise ValueError(f"text must be [B, L, {self.config.text_dim}], got {list(text.shape)}")
+        embedded = self.text_embedding(text)
+        return TextContext(
+            tuple(block.cross_attention.project(embedded) for block in self._typed_blocks())
+        )
+
+    def forward(
+        self, latents: Tensor, timestep: Tensor, text: TextContext, rotary: Rotary
+    ) -> Tensor:
+        """The velocity of ``latents`` at ``timestep``.
+
+        Args:
+            latents: ``[B, C_in, T, height, width]``, fp32.
+            timestep: in 0..1000; ``[B]``, or ``[B, G]`` where ``G`` divides the number of tokens:
+                one value for each run of ``S/G`` tokens. ``G = T`` is a timestep for each latent
+                frame, ``G = S`` one for each token.
+            text: from ``text_context`` of this model.
+            rotary: from ``rotary`` for latents of this shape.
+
+        Returns:
+            fp32 ``[B, C_out, T, height, width]``.
+
+        Raises:
+            ValueError: a shape that does not fit the model or the other arguments.
+        """
+        grid = self.token_grid(latents)
+        if timestep.ndim not in (1, 2) or timestep.shape[0] != latents.shape[0]:
+            raise ValueError(
+                f"timestep must be [{latents.shape[0]}] or [{latents.shape[0]}, G], "
+                f"got {list(timestep.shape)}"
+            )
+        if len(text.blocks) != len(self.blocks):
+            raise ValueError(f"text is of {len(text.blocks)} blocks, not {len(self.blocks)}")
+        vector, rows = self.time_embedding(timestep.view(timestep.shape[0], -1))
+        stream = self.patch_embedding(latents)
+        for block, text_kv in zip(self._typed_blocks(), text.blocks, strict=True):
+            stream = block(stream, rows, rotary, text_kv)
+        scale, shift = output_modulation(self.modulation, vector)
+        # fp32 from here on: 64 columns cost nothing, and the scheduler works in fp32
+        x = ops.adaln_modulate(stream.float(), scale, shift, eps=self.config.eps)
+        patches = F.linear(x, self.proj_out.weight.float(), self.proj_out.bias.float())
+        return unpatchify(patches, grid, self.config.patch_size, self.config.out_channels)
+
+    def _typed_blocks(self) -> Iterable[Block]:
+        return cast(Iterable[Block], self.blocks)

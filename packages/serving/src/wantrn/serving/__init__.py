@@ -1,0 +1,3 @@
+"""The serving package."""
+
+__version__ = "0.1.0"

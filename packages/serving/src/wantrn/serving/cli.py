@@ -1,0 +1,206 @@
+"""The command ``wantrn``: its arguments, and the boundary where errors become exit statuses.
+
+| exit status | meaning |
+|---|---|
+| 0 | done |
+| 1 | the run failed, or ``inspect`` found a fault; a traceback means a bug |
+| 2 | what was asked for cannot be done; one line on standard error says why |
+| 130, 143 | stopped by SIGINT (Ctrl-C) or SIGTERM; nothing half-written is left |
+
+Nothing heavy is imported before the arguments are known to be good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from wantrn.model.errors import CheckpointError, RequestError
+
+# The same as in wantrn.model, which is too slow to import here.
+SCHEDULERS = ("unipc", "euler")
+DTYPES = ("float32", "bfloat16")
+
+
+class Stopped(BaseException):
+    """A signal asked the run to stop. No ``Exception``, so that only ``main`` catches it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.exit_status = 128 + signal_number
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with ``argv`` (by default the process's) and return its exit status.
+
+    ``SystemExit`` comes out of arguments that cannot be parsed (2) and ``--help`` (0).
+    """
+    arguments = vars(_parser().parse_args(argv))
+    run: Callable[[dict[str, Any]], int] = arguments.pop("run")
+    name = f"wantrn {arguments.pop('command')}"
+    try:
+        with _signals_as_exceptions():
+            return run(arguments)
+    except Stopped as stopped:
+        print(f"{name}: stopped", file=sys.stderr)
+        return stopped.exit_status
+    except RequestError as error:
+        print(f"{name}: error: {_as_option(error)}", file=sys.stderr)
+    except CheckpointError as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+    return 2
+
+
+@contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """SIGINT and SIGTERM raise ``Stopped``, so that what was begun is cleaned up.
+
+    A signal that is ignored from the start (as ``nohup`` does) stays ignored.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, stop) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _as_option(error: RequestError) -> str:
+    """The error's text, beginning with what the user typed."""
+    if error.field in ("prompt", "directory"):
+        return str(error)
+    return "--" + error.field.replace("_", "-") + str(error).removeprefix(error.field)
+
+
+def _generate(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.generate import GenerateOptions, generate
+
+    return generate(GenerateOptions(**arguments))
+
+
+def _inspect(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.inspect_command import inspect
+
+    return inspect(arguments["directory"])
+
+
+def _version(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.version import version
+
+    return version()
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for an error, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class _CommandParser(_Parser):
+    """Names itself, and not only ``wantrn``, when it is given what it does not know."""
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        namespace, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="wantrn", description="Videos from text with Wan2.2.", allow_abbrev=False)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
+    _add_generate(commands)
+    inspect = commands.add_parser(
+        "inspect",
+        help="say what a checkpoint is and whether it is complete",
+        description="Describe a checkpoint from its configuration and the headers of its files; "
+        "no weights are read. The exit status is 1 if anything is missing or does not fit.",
+    )
+    inspect.add_argument("directory", metavar="DIR", type=Path, help="a checkpoint folder")
+    inspect.set_defaults(run=_inspect)
+    version = commands.add_parser("version", help="print the versions of what is at work")
+    version.set_defaults(run=_version)
+    return parser
+
+
+def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
+    parser = commands.add_parser(
+        "generate",
+        help="make a video",
+        description="Make a video from a prompt. What is not given is the checkpoint's default, "
+        "and is printed before the run.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("prompt", metavar="PROMPT", type=_text, help="what the video shows")
+    add(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("video.mp4"),
+        help="FILE.mp4, FILE.gif, or a name without a suffix for a folder of PNG files "
+        "(default: %(default)s)",
+    )
+    add(
+        "--model",
+        metavar="DIR",
+        type=Path,
+        help="a Wan2.2 checkpoint folder in diffusers' layout; without it, a tiny one with random "
+        "weights, whose pictures are noise",
+    )
+    add("--image", metavar="FILE", type=Path, help="the first frame")
+    add("--negative-prompt", metavar="TEXT", type=_text, help="what the video does not show")
+    add("--size", metavar="WxH", type=_size, help="width and height in pixels")
+    add("--frames", metavar="N", type=int, help="number of frames")
+    add("--fps", metavar="N", type=int, help="frames per second")
+    add("--steps", metavar="N", type=int, help="denoising steps")
+    add("--guidance", metavar="X", type=float, help="guidance of the high-noise (or only) expert")
+    add("--guidance-2", metavar="X", type=float, help="guidance of the low-noise expert")
+    add("--shift", metavar="X", type=float, help="shift of the noise levels")
+    add("--scheduler", choices=SCHEDULERS, help="the solver")
+    add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
+    add("--dtype", choices=DTYPES, help="number format of the weights")
+    add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
+    parser.set_defaults(run=_generate)
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{value!r} is not valid UTF-8") from error
+    return value
+
+
+def _size(value: str) -> tuple[int, int]:
+    width, separator, height = value.partition("x")
+    if not (separator and width.isdecimal() and height.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{value!r} is no size such as 832x480")
+    return int(width), int(height)
+
+
+def _threads(value: str) -> int:
+    most = os.cpu_count() or 1
+    if not (value.isdecimal() and 1 <= int(value) <= most):
+        raise argparse.ArgumentTypeError(f"{value!r} is not allowed; it must be 1 to {most}")
+    return int(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""``wantrn generate`` within this process: what it makes, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from wantrn.model.info import ModelKind
+from wantrn.model.media import png_folder, read_video, video
+from wantrn.model.pipeline import DenoisingError, WanPipeline
+from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.serving.cli import main
+
+SHORT = ["--size", "32x32", "--frames", "1", "--steps", "2"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def place(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder of its own for every test, and one cache for all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_same_seed_makes_the_same_video(place: Path) -> None:
+    for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+        assert main(["generate", "x", *SHORT, "--seed", seed, "--output", name]) == 0
+    a, b, c = (read_video(place / name)[0] for name in "abc")
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["--negative-prompt", "grey"],
+        ["--guidance", "7"],
+        ["--guidance-2", "7"],
+        ["--shift", "8"],
+        ["--scheduler", "euler"],
+        ["--steps", "3"],
+        ["--dtype", "bfloat16"],
+    ],
+    ids=lambda changes: changes[0],
+)
+def test_every_option_reaches_the_picture(cache: Path, place: Path, changes: list[str]) -> None:
+    base = ["generate", "x", *SHORT, "--seed", "7", "--output"]
+    if not (cache / "plain").exists():
+        assert main([*base, str(cache / "plain")]) == 0
+    assert main([*base, str(place / "changed"), *changes]) == 0
+    plain, _, before = read_video(cache / "plain")
+    changed, _, after = read_video(place / "changed")
+    assert not np.array_equal(plain, changed)
+    name = changes[0].removeprefix("--").replace("-", "_")
+    assert str(after[name]) in (changes[1], f"{changes[1]}.0")
+    assert {key for key in after if before.get(key) != after[key]} == {name}
+
+
+def test_a_first_frame_chooses_the_image_model(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (40, 40), "red").save(place / "first.png")
+    arguments = ["generate", "x", "--image", "first.png", "--frames", "5", "--steps", "2"]
+    assert main([*arguments, "--size", "32x32", "--output", "moving.gif"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "moving.gif\n"
+    frames, _, metadata = read_video(place / "moving.gif")
+    assert frames.shape == (5, 32, 32, 3)
+    assert metadata["image"] == "40x40"
+    assert "(i2v)" in metadata["model"]
+
+
+def test_a_seed_that_was_drawn_is_told_and_makes_the_video_again(place: Path) -> None:
+    assert main(["generate", "x", *SHORT, "--output", "first"]) == 0
+    frames, _, metadata = read_video(place / "first")
+    again = ["generate", "x", *SHORT, "--seed", str(metadata["seed"]), "--output", "second"]
+    assert main(again) == 0
+    assert np.array_equal(read_video(place / "second")[0], frames)
+
+
+def test_a_checkpoint_by_its_folder(cache: Path, place: Path) -> None:
+    folder = cached_tiny_checkpoint(cache / "own", ModelKind.TI2V)
+    arguments = ["generate", "x", "--model", str(folder), "--frames", "5", "--steps", "2"]
+    assert main([*arguments, "--size", "64x64", "--output", "x"]) == 0
+    assert "guidance_2" not in read_video(place / "x")[2]
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["--size", "100x70"], "--size: 100x70 .* 96x64 and 112x80"),
+    (["--size", "0x64"], "--size: 0x64 .* 16x64"),
+    (["--frames", "10"], "--frames: 10 .* 9 and 13"),
+    (["--frames", "0"], "--frames: 0 .* 1 and 5"),
+    (["--steps", "0"], "--steps: 0 .* 1 and 2"),
+    (["--steps", "-5"], "--steps: -5 .* 1 and 2"),
+    (["--fps", "0"], "--fps: 0 .* 1 and 2"),
+    (["--fps", "60", "--output", "x.gif"], "--fps: 60 .* 1 to 50"),
+    (["--seed", "-1"], "--seed: -1 .* 0 and 1"),
+    (["--guidance", "nan"], "--guidance: .* got nan"),
+    (["--guidance-2", "0"], "--guidance-2: .* got 0.0"),
+    (["--shift", "0"], "--shift: .* got 0.0"),
+    (["--image", "absent.png"], "--image: absent.png does not exist"),
+    (["--image", "text.png"], "--image: text.png is not a picture"),
+    (["--output", "x.avi"], r"--output: 'x\.avi' .*\.mp4 or \.gif"),
+    (["--output", "absent/x.mp4"], "--output: .* no folder absent"),
+    (["--output", "."], "--output: '.' is not allowed"),
+    (["--model", "absent"], "--model: there is no folder absent"),
+    (["--model", "."], r"model_index\.json: file not found"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: " ".join(value[:2]))
+def test_a_wrong_request_is_refused_in_one_line_before_weights_are_read(
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    def load(*_: Any) -> NoReturn:
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr(WanPipeline, "load", load)
+    (place / "text.png").write_text("no picture")
+    assert main(["generate", "x", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if line.startswith("wantrn")]
+    assert len(lines) == 1
+    assert_matches(lines[0], "wantrn generate: error: ", message)
+    assert "Traceback" not in captured.err
+    assert [entry.name for entry in place.iterdir()] == ["text.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "wantrn: error: .*COMMAND"),
+        (["make"], "wantrn: error: .*'make'.*'generate'"),
+        (["generate"], "wantrn generate: error: .*PROMPT"),
+        (["generate", "x", "--scheduler", "ddim"], "'ddim'.*'unipc', 'euler'"),
+        (["generate", "x", "--dtype", "float16"], "'float16'.*'float32', 'bfloat16'"),
+        (["generate", "x", "--size", "large"], "--size: 'large' .* 832x480"),
+        (["generate", "x", "--size", "-4x5"], "generate: error: argument --size"),
+        (["generate", "x", "--steps", "two"], "--steps: .*'two'"),
+        (["generate", "x", "--threads", "0"], "--threads: '0' .* 1 to"),
+        (["generate", "x", "--guid", "2"], "wantrn generate: error: .*--guid 2"),
+        (["generate", "x", "y"], "wantrn generate: error: .* y"),
+        (["generate", "\udcff"], "generate: error: .*UTF-8"),
+        (["inspect"], "wantrn inspect: error: .*DIR"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert_matches(line, "wantrn", message)
+
+
+def test_the_model_and_the_image_must_go_together(
+    cache: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (32, 32)).save(place / "first.png")
+    text = str(cached_tiny_checkpoint(cache / "wantrn", ModelKind.T2V))
+    image = str(cached_tiny_checkpoint(cache / "wantrn", ModelKind.I2V))
+    assert main(["generate", "x", "--model", text, "--image", "first.png"]) == 2
+    assert "takes no image" in capsys.readouterr().err
+    assert main(["generate", "x", "--model", image]) == 2
+    assert "none was given" in capsys.readouterr().err
+
+
+def test_an_unusable_cache_is_said(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "file"))
+    assert main(["generate", "x", *SHORT]) == 2
+    assert "a tiny checkpoint cannot be kept there" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_says_so(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: Any) -> NoReturn:
+        raise DenoisingError("latents are not finite after step 1 of 2")
+
+    monkeypatch.setattr(WanPipeline, "step", step)
+    assert main(["generate", "x", *SHORT]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "wantrn generate: failed: latents are not finite" in captured.err
+    assert list(place.iterdir()) == []
+
+
+def test_a_bug_keeps_its_traceback(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(*_: Any) -> NoReturn:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(WanPipeline, "decode", decode)
+    with pytest.raises(ZeroDivisionError):
+        main(["generate", "x", *SHORT])
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_while_writing_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int
+) -> None:
+    whole: Callable[..., None] = png_folder.write_png_folder
+
+    def interrupted(*arguments: Any) -> None:
+        whole(*arguments)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(video, "write_png_folder", interrupted)
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
+    assert main(["generate", "x", *SHORT, "--output", "frames"]) == status
+    monkeypatch.undo()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert list(place.iterdir()) == []
+
+
+def assert_matches(line: str, start: str, message: str) -> None:
+    assert line.startswith(start)
+    assert re.search(message, line), line
