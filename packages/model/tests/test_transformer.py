@@ -36,7 +36,8 @@ def pair(config: WanConfig, seed: int = 0) -> tuple[WanTransformer3DModel, WanTr
 
 
 def forward(model: WanTransformer, latents: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
-    return model(latents, timestep, model.text_context(text), model.rotary(latents))
+    out: Tensor = model(latents, timestep, model.text_context(text), model.rotary(latents))
+    return out
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

@@ -20,6 +20,7 @@ from wantrn.model.checkpoints import CheckpointFormat, export_state, save_sharde
 from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.config import WanConfig
 from wantrn.model.info import DEFAULTS_FILE, ModelKind
+from wantrn.model.text import TIED_PARAMETERS
 
 _REVISION = 1  # part of a cached checkpoint's name: raise it when its contents change
 _TEXT_DIM = 64
@@ -64,7 +65,7 @@ def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> None:
     _write_text_encoder(folder, seed)
     _write_json(folder / "scheduler" / "scheduler_config.json", _SCHEDULER)
     _write_json(folder / "model_index.json", _model_index(kind))
-    _write_json(folder / DEFAULTS_FILE, _defaults(kind))
+    _write_json(folder / DEFAULTS_FILE, _DEFAULTS)
 
 
 def tiny_config(kind: ModelKind) -> WanConfig:
@@ -151,7 +152,10 @@ def _write_text_encoder(folder: Path, seed: int) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
+        encoder = UMT5EncoderModel(config)
+    state = {k: v for k, v in encoder.state_dict().items() if k not in TIED_PARAMETERS}
+    save_sharded(state, folder / "text_encoder", stem="model")
+    encoder.config.save_pretrained(folder / "text_encoder")
 
 
 # The scheduler of the released checkpoints.
@@ -163,6 +167,8 @@ _SCHEDULER = {
     "num_train_timesteps": 1000,
     "solver_order": 2,
 }
+
+_DEFAULTS = {"size": [128, 128], "frames": 17, "fps": 16, "steps": 20, "dtype": "float32"}
 
 
 def _model_index(kind: ModelKind) -> dict[str, Any]:
@@ -178,10 +184,6 @@ def _model_index(kind: ModelKind) -> dict[str, Any]:
         "transformer_2": ["diffusers", "WanTransformer3DModel"] if two_experts else [None, None],
         "vae": ["diffusers", "AutoencoderKLWan"],
     }
-
-
-def _defaults(kind: ModelKind) -> dict[str, Any]:
-    return {"size": [128, 128], "frames": 17, "fps": 16, "steps": 20, "dtype": "float32"}
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

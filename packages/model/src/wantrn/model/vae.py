@@ -33,13 +33,13 @@ class VideoAutoencoder:
         load_module(vae, TensorStore.open(folder), torch.float32)
         return cls(vae.eval())
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Normalised latents ``[1, z, T, h, w]`` to frames ``[F, height, width, 3]`` in [0, 1]."""
         video: Tensor = self._vae.decode(latents * self._std + self._mean).sample
         return (video[0] / 2 + 0.5).clamp(0, 1).permute(1, 2, 3, 0).contiguous()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode(self, video: Tensor) -> Tensor:
         """Video ``[1, 3, F, height, width]`` in [-1, 1] to the mode of its latents, normalised."""
         latents: Tensor = self._vae.encode(video).latent_dist.mode()

@@ -20,6 +20,10 @@ from wantrn.serving import __version__
 from wantrn.serving.stages import Stages
 from wantrn.serving.table import aligned
 
+_RANDOM_WEIGHTS = (
+    "No --model is given: this is a tiny model with random weights, and its pictures are noise."
+)
+
 
 @dataclass(frozen=True)
 class GenerateOptions:
@@ -72,6 +76,8 @@ def generate(options: GenerateOptions) -> int:
     dtype = info.defaults.dtype if options.dtype is None else DTYPES[options.dtype]
     if options.threads is not None:
         torch.set_num_threads(options.threads)
+    if options.model is None:
+        print(_RANDOM_WEIGHTS, file=sys.stderr)
     described = _describe(settings, info, dtype)
     print(aligned({**described, "output": str(options.output)}), file=sys.stderr)
     return _run(settings, described, dtype, info.directory, options.output)
@@ -123,11 +129,6 @@ def _checkpoint(options: GenerateOptions) -> Path:
             raise RequestError("model", f"there is no folder {options.model}")
         return options.model
     kind = ModelKind.T2V if options.image is None else ModelKind.I2V
-    print(
-        "No --model is given: this is a tiny model with random weights, and its pictures are "
-        "noise.",
-        file=sys.stderr,
-    )
     cache = _cache_folder()
     try:
         return cached_tiny_checkpoint(cache, kind)
