@@ -10,6 +10,7 @@ its first Python block, which must run as it stands.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -52,7 +53,9 @@ class Environment:
     def run(self, program: str, *arguments: str) -> None:
         """Run one of the environment's programs; its failure ends this program."""
         command = [str(self.folder / "bin" / program), *arguments]
-        if subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL).returncode:
+        # what wantrn keeps in the user's cache goes away with the environment
+        variables = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")}
+        if subprocess.run(command, cwd=self.folder, env=variables).returncode:
             raise SystemExit(f"failed: {' '.join(command)}")
 
     def install(self, *arguments: str) -> None:
@@ -83,6 +86,8 @@ def main() -> None:
         print("wantrn-serving and its command", flush=True)
         environment.install("--find-links", str(ROOT / "dist"), str(wheel("serving")))
         environment.run("wantrn", "version")
+        video = ["--size", "64x64", "--frames", "5", "--steps", "2", "--output", "ball.mp4"]
+        environment.run("wantrn", "generate", "a red ball rolls to the right", *video)
     print(f"the wheels work on Python {sys.version.split()[0]}", flush=True)
 
 
