@@ -65,7 +65,7 @@ class Environment:
         if not pip_config.names_other_places(pip_config.pip_settings()):
             for index in pip_config.committed_indexes():
                 places += ["--extra-index-url", index]
-        options = ["--quiet", "--no-compile", "--constraint", str(constraints), *places]
+        options = ["-qq", "--no-compile", "--constraint", str(constraints), *places]
         self.run("python", "-m", "pip", "install", *options, *arguments)
 
     def run_readme(self, package: str) -> None:

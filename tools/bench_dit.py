@@ -72,7 +72,8 @@ CASES = {
     )
 }
 
-Velocity = Callable[[Tensor, Tensor, int], Tensor]  # latents, timestep, branch (0 or 1)
+# latents and timestep to the velocities of prompt and negative prompt
+Velocities = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 def inputs(task: Task) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -84,12 +85,12 @@ def inputs(task: Task) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     return noise, (texts[0], texts[1])
 
 
-def denoise(velocity: Velocity, latents: Tensor, steps: int) -> Tensor:
+def denoise(velocities: Velocities, latents: Tensor, steps: int) -> Tensor:
     """Guided Euler steps from noise to latents."""
     sigmas = torch.linspace(1, 0, steps + 1)
     for now, after in pairwise(sigmas):
         t = (now * 1000).view(1)
-        cond, uncond = velocity(latents, t, 0), velocity(latents, t, 1)
+        cond, uncond = velocities(latents, t)
         latents = latents + (after - now) * torch.lerp(uncond, cond, GUIDANCE)
     return latents
 
@@ -101,7 +102,7 @@ def ours(task: Task) -> Callable[[int], Tensor]:
     def sample(steps: int) -> Tensor:
         rotary = model.rotary(noise)
         contexts = [model.text_context(text) for text in texts]
-        return denoise(lambda x, t, branch: model(x, t, contexts[branch], rotary), noise, steps)
+        return denoise(lambda x, t: model.velocities(x, t, contexts, rotary), noise, steps)
 
     return sample
 
@@ -114,11 +115,10 @@ def diffusers(task: Task) -> Callable[[int], Tensor]:
     noise, texts = inputs(task)
     cast = [text.to(dtype) for text in texts]
 
-    def velocity(x: Tensor, t: Tensor, branch: int) -> Tensor:
-        out: Tensor = model(x.to(dtype), t, cast[branch], return_dict=False)[0]
-        return out.float()
+    def velocities(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+        return tuple(model(x.to(dtype), t, text, return_dict=False)[0].float() for text in cast)
 
-    return lambda steps: denoise(velocity, noise, steps)
+    return lambda steps: denoise(velocities, noise, steps)
 
 
 def contend(name: str, task: Task, pipe: Connection) -> None:

@@ -142,6 +142,21 @@ def test_what_stays_fp32() -> None:
     }
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_several_texts_give_the_bits_of_separate_passes(kind: str) -> None:
+    config = CONFIGS[kind]
+    _, ours = pair(config)
+    x = torch.randn(1, config.in_channels, 3, 4, 6)
+    t = torch.tensor([[0.0, 700.0, 701.0]])
+    texts = [ours.text_context(torch.randn(1, 7, config.text_dim)) for _ in range(3)]
+    rotary = ours.rotary(x)
+    together = ours.velocities(x, t, texts, rotary)
+    assert len(together) == 3
+    for text, velocity in zip(texts, together, strict=True):
+        assert torch.equal(velocity, ours(x, t, text, rotary))
+    assert not torch.equal(together[0], together[1])
+
+
 def test_padding_rows_of_the_text_are_seen() -> None:
     """Wan's cross-attention has no mask: zero rows take their share of the weights."""
     _, ours = pair(BASE)

@@ -168,12 +168,15 @@ class WanPipeline:
         boundary, low_guidance = run.settings.boundary_ratio, run.settings.guidance_2
         if boundary is not None and low_guidance is not None and t < boundary * 1000:
             expert, guidance = 1, low_guidance
-        model = self._experts[expert]
-        inputs, timesteps = run.conditioning.apply(run.latents, t)
-        cond: Tensor = model(inputs, timesteps, self._context(run, expert, False), run.rotary)
+        branches = (False,) if guidance == 1 else (False, True)
+        velocities = self._experts[expert].velocities(
+            *run.conditioning.apply(run.latents, t),
+            [self._context(run, expert, negative) for negative in branches],
+            run.rotary,
+        )
         if guidance == 1:
-            return cond
-        uncond: Tensor = model(inputs, timesteps, self._context(run, expert, True), run.rotary)
+            return velocities[0]
+        cond, uncond = velocities
         return uncond + guidance * (cond - uncond)
 
     def _context(self, run: Denoising, expert: int, negative: bool) -> TextContext:

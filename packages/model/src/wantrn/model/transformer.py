@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,6 +30,14 @@ class TextContext:
     blocks: tuple[TextKV, ...]
 
 
+@dataclass(frozen=True)
+class AttendedVideo:
+    """A block's stream after self-attention, and its normalisation for cross-attention."""
+
+    stream: Tensor  # [B, S, H]
+    normed: Tensor
+
+
 class Block(nn.Module):
     """Self-attention, cross-attention and feed-forward on one residual stream."""
 
@@ -44,6 +52,10 @@ class Block(nn.Module):
 
     def forward(self, stream: Tensor, rows: Tensor, rotary: Rotary, text: TextKV) -> Tensor:
         """``stream`` ``[B, S, H]``, ``rows`` ``[B, G, 6, H]`` fp32; the new stream."""
+        return self.attend_to_text(self.attend_to_video(stream, rows, rotary), rows, text)
+
+    def attend_to_video(self, stream: Tensor, rows: Tensor, rotary: Rotary) -> AttendedVideo:
+        """The block up to the first use of the text."""
         mod = BlockModulation.of(self.modulation, rows)
         x = ops.adaln_modulate(stream, mod.attention_scale, mod.attention_shift, eps=self.eps)
         x = self.self_attention(x, rotary)
@@ -55,9 +67,19 @@ class Block(nn.Module):
             self.cross_norm.bias,
             eps=self.eps,
         )
-        x = self.cross_attention(x, text)
+        return AttendedVideo(stream, x)
+
+    def attend_to_text(self, video: AttendedVideo, rows: Tensor, text: TextKV) -> Tensor:
+        """The rest of the block; the new stream."""
+        mod = BlockModulation.of(self.modulation, rows)
+        x = self.cross_attention(video.normed, text)
         stream, x = ops.gated_adaln_modulate(
-            x, stream, None, mod.feed_forward_scale, mod.feed_forward_shift, eps=self.eps
+            x,
+            video.stream,
+            None,
+            mod.feed_forward_scale,
+            mod.feed_forward_shift,
+            eps=self.eps,
         )
         return ops.gated_add(self.feed_forward(x), stream, mod.feed_forward_gate)
 
@@ -120,45 +142,66 @@ class WanTransformer(nn.Module):
             raise ValueError(f"text must be [B, L, {self.config.text_dim}], got {list(text.shape)}")
         embedded = self.text_embedding(text)
         return TextContext(
-            tuple(block.cross_attention.project(embedded) for block in self._typed_blocks())
+            tuple(
+                block.cross_attention.project(embedded)
+                for block in cast(Iterable[Block], self.blocks)
+            )
         )
 
     def forward(
         self, latents: Tensor, timestep: Tensor, text: TextContext, rotary: Rotary
     ) -> Tensor:
-        """The velocity of ``latents`` at ``timestep``.
+        """The velocity for one prompt: ``velocities`` with a single text."""
+        return self.velocities(latents, timestep, (text,), rotary)[0]
+
+    def velocities(
+        self, latents: Tensor, timestep: Tensor, texts: Sequence[TextContext], rotary: Rotary
+    ) -> tuple[Tensor, ...]:
+        """The velocities of the same latents for several prompts.
+
+        What comes before the first use of the text (embeddings, self-attention of the first block)
+        is the same for all and computed once; the result has the bits of separate passes.
 
         Args:
             latents: ``[B, C_in, T, height, width]``, fp32.
             timestep: in 0..1000; ``[B]``, or ``[B, G]`` where ``G`` divides the number of tokens:
                 one value for each run of ``S/G`` tokens. ``G = T`` is a timestep for each latent
                 frame, ``G = S`` one for each token.
-            text: from ``text_context`` of this model.
+            texts: from ``text_context`` of this model.
             rotary: from ``rotary`` for latents of this shape.
 
         Returns:
-            fp32 ``[B, C_out, T, height, width]``.
+            For each text, fp32 ``[B, C_out, T, height, width]``.
 
         Raises:
             ValueError: a shape that does not fit the model or the other arguments.
         """
         grid = self.token_grid(latents)
+        self._check(latents, timestep, texts)
+        first, *others = cast(Iterable[Block], self.blocks)
+        vector, rows = self.time_embedding(timestep.view(timestep.shape[0], -1))
+        video = first.attend_to_video(self.patch_embedding(latents), rows, rotary)
+        velocities = []
+        for text in texts:
+            stream = first.attend_to_text(video, rows, text.blocks[0])
+            for block, text_kv in zip(others, text.blocks[1:], strict=True):
+                stream = block(stream, rows, rotary, text_kv)
+            velocities.append(self._project_out(stream, vector, grid))
+        return tuple(velocities)
+
+    def _check(self, latents: Tensor, timestep: Tensor, texts: Sequence[TextContext]) -> None:
         if timestep.ndim not in (1, 2) or timestep.shape[0] != latents.shape[0]:
             raise ValueError(
                 f"timestep must be [{latents.shape[0]}] or [{latents.shape[0]}, G], "
                 f"got {list(timestep.shape)}"
             )
-        if len(text.blocks) != len(self.blocks):
-            raise ValueError(f"text is of {len(text.blocks)} blocks, not {len(self.blocks)}")
-        vector, rows = self.time_embedding(timestep.view(timestep.shape[0], -1))
-        stream = self.patch_embedding(latents)
-        for block, text_kv in zip(self._typed_blocks(), text.blocks, strict=True):
-            stream = block(stream, rows, rotary, text_kv)
+        for text in texts:
+            if len(text.blocks) != len(self.blocks):
+                raise ValueError(f"text is of {len(text.blocks)} blocks, not {len(self.blocks)}")
+
+    def _project_out(self, stream: Tensor, vector: Tensor, grid: tuple[int, int, int]) -> Tensor:
         scale, shift = output_modulation(self.modulation, vector)
         # fp32 from here on: 64 columns cost nothing, and the scheduler works in fp32
         x = ops.adaln_modulate(stream.float(), scale, shift, eps=self.config.eps)
         patches = F.linear(x, self.proj_out.weight.float(), self.proj_out.bias.float())
         return unpatchify(patches, grid, self.config.patch_size, self.config.out_channels)
-
-    def _typed_blocks(self) -> Iterable[Block]:
-        return cast(Iterable[Block], self.blocks)
