@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,10 +30,10 @@ PARTS = (
 BACKENDS = ("pants.backend.experimental.visibility", "pants.backend.python")
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A copy of the repository, committed to a git of its own."""
-    copy = tmp_path / "repository"
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the repository, committed to a git of its own, with a Pants daemon while in use."""
+    copy = tmp_path_factory.mktemp("copy") / "repository"
     copy.mkdir()
     for part in PARTS:
         source = ROOT / part
@@ -41,30 +44,47 @@ def repository(tmp_path: Path) -> Path:
     identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.invalid"]
     for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "-qm", "copy"]):
         subprocess.run(["git", *command], cwd=copy, check=True)
-    return copy
+    yield copy
+    for file in copy.glob(".pids/*/pantsd/pid"):
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@contextmanager
+def appended(path: Path, line: str) -> Iterator[None]:
+    """The file with one more line, for a while."""
+    before = path.read_text()
+    path.write_text(before + line + "\n")
+    try:
+        yield
+    finally:
+        path.write_text(before)
 
 
 def pants(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # Configuration files for this repository's own run, such as CI's, are not in the copy.
     environment = {k: v for k, v in os.environ.items() if k != "PANTS_CONFIG_FILES"}
-    options = ["--no-pantsd", "--no-verify-config", f"--backend-packages={list(BACKENDS)}"]
+    options = ["--pantsd", "--no-verify-config", f"--backend-packages={list(BACKENDS)}"]
     return subprocess.run(
         [repository / "pants", *options, *arguments],
         cwd=repository,
         env=environment,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
 
 
-def append(path: Path, line: str) -> None:
-    with path.open("a") as file:
-        file.write(line + "\n")
+def test_imports_down_the_layers_are_allowed(repository: Path) -> None:
+    result = pants(repository, "dependencies", "packages/serving/src/wantrn/serving/generate.py")
+    assert result.returncode == 0, result.stderr
+    assert "packages/model/src/wantrn/model/pipeline.py" in result.stdout.splitlines()
 
 
 def test_a_change_in_model_reaches_what_stands_on_it(repository: Path) -> None:
-    append(repository / "packages/model/src/wantrn/model/config.py", "# changed")
-    result = pants(repository, "--changed-since=HEAD", "--changed-dependents=transitive", "list")
+    with appended(repository / "packages/model/src/wantrn/model/config.py", "# changed"):
+        result = pants(
+            repository, "--changed-since=HEAD", "--changed-dependents=transitive", "list"
+        )
     assert result.returncode == 0, result.stderr
     changed = result.stdout.splitlines()
     assert "packages/model/src/wantrn/model/config.py" in changed
@@ -83,8 +103,8 @@ def test_an_import_across_the_layers_is_denied(
     repository: Path, package: str, imported: str
 ) -> None:
     module = f"packages/{package}/src/wantrn/{package}/__init__.py"
-    append(repository / module, f"import wantrn.{imported}")
-    result = pants(repository, "dependencies", module)
+    with appended(repository / module, f"import wantrn.{imported}"):
+        result = pants(repository, "dependencies", module)
     assert result.returncode != 0
     assert "DependencyRuleActionDeniedError" in result.stderr
     assert module in result.stderr
