@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def test_same_video_as_diffusers(
     checkpoints: dict[ModelKind, Path],
     kind: ModelKind,
     with_image: bool,
+    record_property: Callable[[str, object], None],
 ) -> None:
     pipeline = WanPipeline.load(checkpoints[kind], torch.float32)
     settings = make_settings(pipeline, with_image)
@@ -101,7 +103,9 @@ def test_same_video_as_diffusers(
     theirs = diffusers_video(checkpoints[kind], kind, settings, noise)
     assert ours.shape == theirs.shape == (FRAMES, SIZE[1], SIZE[0], 3)
     assert ours.std() > 0.01  # a flat picture would agree with anything
-    assert float((ours - theirs).abs().max()) <= 1e-4
+    difference = float((ours - theirs).abs().max())
+    record_property("difference", difference)
+    assert difference <= 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +120,9 @@ def test_same_seed_same_bits(t2v: WanPipeline) -> None:
     assert not torch.equal(first, run(t2v, make_settings(t2v, False, steps=3, seed=8)))
 
 
-def test_number_of_threads_changes_only_the_last_bits(t2v: WanPipeline) -> None:
+def test_number_of_threads_changes_only_the_last_bits(
+    t2v: WanPipeline, record_property: Callable[[str, object], None]
+) -> None:
     settings = make_settings(t2v, False, steps=3)
     threads = torch.get_num_threads()
     try:
@@ -126,7 +132,9 @@ def test_number_of_threads_changes_only_the_last_bits(t2v: WanPipeline) -> None:
         two = run(t2v, settings)
     finally:
         torch.set_num_threads(threads)
-    assert float((one - two).abs().max()) <= 1e-6
+    difference = float((one - two).abs().max())
+    record_property("difference", difference)
+    assert difference <= 1e-6
 
 
 def test_runs_may_take_turns(t2v: WanPipeline) -> None:
@@ -178,26 +186,38 @@ def test_an_interrupted_step_can_be_made_again(
     assert torch.equal(t2v.decode(job), whole)
 
 
-def test_text_is_projected_once_a_prompt_and_expert(
-    t2v: WanPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = [0, 0]
+def count_passes(pipeline: WanPipeline, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many passes each expert makes from now on; the list is kept up to date."""
     passes = [0, 0]
-    for index, expert in enumerate(t2v._experts):
-        project, predict = expert.text_context, expert.velocities
-
-        def counted_project(text: Tensor, index: int = index, project: Any = project) -> Any:
-            counts[index] += 1
-            return project(text)
+    for index, expert in enumerate(pipeline._experts):
 
         def counted(
-            x: Tensor, t: Tensor, texts: list[Any], *rest: Any, i: int = index, f: Any = predict
+            x: Tensor,
+            t: Tensor,
+            texts: list[Any],
+            *rest: Any,
+            i: int = index,
+            f: Any = expert.velocities,
         ) -> Any:
             passes[i] += len(texts)
             return f(x, t, texts, *rest)
 
-        monkeypatch.setattr(expert, "text_context", counted_project)
         monkeypatch.setattr(expert, "velocities", counted)
+    return passes
+
+
+def test_text_is_projected_once_a_prompt_and_expert(
+    t2v: WanPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [0, 0]
+    passes = count_passes(t2v, monkeypatch)
+    for index, expert in enumerate(t2v._experts):
+
+        def counted(text: Tensor, i: int = index, f: Any = expert.text_context) -> Any:
+            counts[i] += 1
+            return f(text)
+
+        monkeypatch.setattr(expert, "text_context", counted)
     run(t2v, make_settings(t2v, False, steps=10))
     assert counts == [2, 2]
     # shift 3, boundary 0.875: 3x / (1 + 2x) >= 0.875 from x = 0.7 up, the first 4 of 10 levels
@@ -217,17 +237,7 @@ def test_boundary_chooses_the_expert(
     index = json.loads((folder / "model_index.json").read_text())
     (folder / "model_index.json").write_text(json.dumps(index | {"boundary_ratio": ratio}))
     pipeline = WanPipeline.load(folder, torch.float32)
-    passes = [0, 0]
-    for number, expert in enumerate(pipeline._experts):
-        predict = expert.velocities
-
-        def counted(
-            x: Tensor, t: Tensor, texts: list[Any], *rest: Any, i: int = number, f: Any = predict
-        ) -> Any:
-            passes[i] += len(texts)
-            return f(x, t, texts, *rest)
-
-        monkeypatch.setattr(expert, "velocities", counted)
+    passes = count_passes(pipeline, monkeypatch)
     run(pipeline, make_settings(pipeline, False, steps=4))
     assert passes == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -52,14 +53,21 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     ids=["1 token", "9 tokens", "45 tokens", "24 tokens", "8 tokens"],
 )
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_agrees_with_diffusers(kind: str, latents: tuple[int, int, int], batch: int) -> None:
+def test_agrees_with_diffusers(
+    kind: str,
+    latents: tuple[int, int, int],
+    batch: int,
+    record_property: Callable[[str, object], None],
+) -> None:
     config = CONFIGS[kind]
     theirs, ours = pair(config)
     x = torch.randn(batch, config.in_channels, *latents)
     text = torch.randn(batch, 19, config.text_dim)
     timestep = torch.tensor([731.0, 12.0])[:batch]
     expected = theirs(x, timestep, text, return_dict=False)[0]
-    assert relative_error(forward(ours, x, timestep, text), expected) <= 1e-5
+    error = relative_error(forward(ours, x, timestep, text), expected)
+    record_property("relative_error", error)
+    assert error <= 1e-5
 
 
 @pytest.mark.parametrize("batch", [1, 2])

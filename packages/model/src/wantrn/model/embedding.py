@@ -70,8 +70,8 @@ class TimeEmbedding(nn.Module):
 def sinusoid(timestep: Tensor, width: int) -> Tensor:
     """``[cos(t * f_i) | sin(t * f_i)]`` with ``f_i = 10000 ** (-i / (width/2))``; fp32.
 
-    The angles are rounded to fp32, as in diffusers: at t = 999 that moves them by up to 6e-5 from
-    the float64 angles of the original code, which is more than all other differences together.
+    The angles are rounded to fp32, as in diffusers. That moves a cosine or sine by up to 6e-5 (at
+    t = 979) from the float64 of the original code: more than all other differences together.
     """
     half = width // 2
     index = torch.arange(half, dtype=torch.float32, device=timestep.device)

@@ -32,10 +32,11 @@ class TextContext:
 
 @dataclass(frozen=True)
 class AttendedVideo:
-    """A block's stream after self-attention, and its normalisation for cross-attention."""
+    """What a block has computed before it reads the text."""
 
-    stream: Tensor  # [B, S, H]
-    normed: Tensor
+    stream: Tensor  # [B, S, H], after self-attention
+    normed: Tensor  # its normalisation, the input of cross-attention
+    modulation: BlockModulation
 
 
 class Block(nn.Module):
@@ -52,7 +53,7 @@ class Block(nn.Module):
 
     def forward(self, stream: Tensor, rows: Tensor, rotary: Rotary, text: TextKV) -> Tensor:
         """``stream`` ``[B, S, H]``, ``rows`` ``[B, G, 6, H]`` fp32; the new stream."""
-        return self.attend_to_text(self.attend_to_video(stream, rows, rotary), rows, text)
+        return self.attend_to_text(self.attend_to_video(stream, rows, rotary), text)
 
     def attend_to_video(self, stream: Tensor, rows: Tensor, rotary: Rotary) -> AttendedVideo:
         """The block up to the first use of the text."""
@@ -67,19 +68,14 @@ class Block(nn.Module):
             self.cross_norm.bias,
             eps=self.eps,
         )
-        return AttendedVideo(stream, x)
+        return AttendedVideo(stream, x, mod)
 
-    def attend_to_text(self, video: AttendedVideo, rows: Tensor, text: TextKV) -> Tensor:
+    def attend_to_text(self, video: AttendedVideo, text: TextKV) -> Tensor:
         """The rest of the block; the new stream."""
-        mod = BlockModulation.of(self.modulation, rows)
+        mod, stream = video.modulation, video.stream
         x = self.cross_attention(video.normed, text)
         stream, x = ops.gated_adaln_modulate(
-            x,
-            video.stream,
-            None,
-            mod.feed_forward_scale,
-            mod.feed_forward_shift,
-            eps=self.eps,
+            x, stream, None, mod.feed_forward_scale, mod.feed_forward_shift, eps=self.eps
         )
         return ops.gated_add(self.feed_forward(x), stream, mod.feed_forward_gate)
 
@@ -142,16 +138,16 @@ class WanTransformer(nn.Module):
             raise ValueError(f"text must be [B, L, {self.config.text_dim}], got {list(text.shape)}")
         embedded = self.text_embedding(text)
         return TextContext(
-            tuple(
-                block.cross_attention.project(embedded)
-                for block in cast(Iterable[Block], self.blocks)
-            )
+            tuple(block.cross_attention.project(embedded) for block in self._typed_blocks())
         )
 
     def forward(
         self, latents: Tensor, timestep: Tensor, text: TextContext, rotary: Rotary
     ) -> Tensor:
-        """The velocity for one prompt: ``velocities`` with a single text."""
+        """The velocity for one prompt, fp32 ``[B, C_out, T, height, width]``.
+
+        Arguments and errors are those of ``velocities``, with a single text.
+        """
         return self.velocities(latents, timestep, (text,), rotary)[0]
 
     def velocities(
@@ -178,12 +174,12 @@ class WanTransformer(nn.Module):
         """
         grid = self.token_grid(latents)
         self._check(latents, timestep, texts)
-        first, *others = cast(Iterable[Block], self.blocks)
+        first, *others = self._typed_blocks()
         vector, rows = self.time_embedding(timestep.view(timestep.shape[0], -1))
         video = first.attend_to_video(self.patch_embedding(latents), rows, rotary)
         velocities = []
         for text in texts:
-            stream = first.attend_to_text(video, rows, text.blocks[0])
+            stream = first.attend_to_text(video, text.blocks[0])
             for block, text_kv in zip(others, text.blocks[1:], strict=True):
                 stream = block(stream, rows, rotary, text_kv)
             velocities.append(self._project_out(stream, vector, grid))
@@ -205,3 +201,6 @@ class WanTransformer(nn.Module):
         x = ops.adaln_modulate(stream.float(), scale, shift, eps=self.config.eps)
         patches = F.linear(x, self.proj_out.weight.float(), self.proj_out.bias.float())
         return unpatchify(patches, grid, self.config.patch_size, self.config.out_channels)
+
+    def _typed_blocks(self) -> Iterable[Block]:
+        return cast(Iterable[Block], self.blocks)

@@ -20,10 +20,6 @@ from wantrn.serving import __version__
 from wantrn.serving.stages import Stages
 from wantrn.serving.table import aligned
 
-_RANDOM_WEIGHTS = (
-    "No --model is given: this is a tiny model with random weights, and its pictures are noise."
-)
-
 
 @dataclass(frozen=True)
 class GenerateOptions:
@@ -77,7 +73,11 @@ def generate(options: GenerateOptions) -> int:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.model is None:
-        print(_RANDOM_WEIGHTS, file=sys.stderr)
+        print(
+            "No --model is given: this is a tiny model with random weights, "
+            "and its pictures are noise.",
+            file=sys.stderr,
+        )
     described = _describe(settings, info, dtype)
     print(aligned({**described, "output": str(options.output)}), file=sys.stderr)
     return _run(settings, described, dtype, info.directory, options.output)

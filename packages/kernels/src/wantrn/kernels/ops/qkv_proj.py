@@ -157,15 +157,10 @@ def _qkv_proj(
 ) -> Tensor:
     out = linear(x, weight, bias)
     kv = num_kv_heads * head_dim
-    q = out.shape[-1] - 2 * kv
-    epilogue = _Epilogue(head_dim, eps, cos, sin)
-    if q == kv:  # Q and K in one go: half as many small operations
-        both = None if q_weight is None or k_weight is None else torch.stack([q_weight, k_weight])
-        epilogue.apply(out[..., : 2 * kv].view(*out.shape[:2], 2, kv), both)
-    else:
-        epilogue.apply(out[..., :q].unsqueeze(2), q_weight)
-        if kv:
-            epilogue.apply(out[..., q : q + kv].unsqueeze(2), k_weight)
+    q_columns = out.shape[-1] - 2 * kv
+    _normalise_rotate(out[..., :q_columns], head_dim, q_weight, eps, cos, sin)
+    if kv:
+        _normalise_rotate(out[..., q_columns : q_columns + kv], head_dim, k_weight, eps, cos, sin)
     if not heads_first:
         return out
     return out.view(*out.shape[:2], -1, head_dim).permute(2, 0, 1, 3).contiguous()
@@ -192,45 +187,37 @@ def _(
     return x.new_empty((batch, tokens, width))
 
 
-@dataclass(frozen=True)
-class _Epilogue:
-    """What happens to Q and K after the projection."""
+def _normalise_rotate(
+    segment: Tensor,
+    head_dim: int,
+    weight: Tensor | None,
+    eps: float,
+    cos: Tensor | None,
+    sin: Tensor | None,
+) -> None:
+    """Normalise and rotate one segment ``[B, S, n*D]`` of the projection in place.
 
-    head_dim: int
-    eps: float
-    cos: Tensor | None  # [S, D/2]
-    sin: Tensor | None
-
-    def apply(self, segments: Tensor, weight: Tensor | None) -> None:
-        """Normalise and rotate ``segments`` ``[B, S, G, n*D]`` in place, each of the G by itself.
-
-        ``weight`` is ``[G, n*D]`` or None. The factor ``1/rms`` of a token multiplies the small
-        tables, not the wide segment: one pass over memory less.
-        """
-        if weight is None and self.cos is None:
-            return
-        wide = segments.float()
-        inv_rms = None
-        if weight is not None:
-            mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_()
-            inv_rms = mean_square.div_(wide.shape[-1]).add_(self.eps).rsqrt_()  # [B, S, G, 1]
-            wide = wide * weight
-        if self.cos is not None and self.sin is not None:
-            self._rotate(wide, inv_rms, self.cos, self.sin, segments)
-        elif inv_rms is not None:
-            torch.mul(wide, inv_rms, out=segments)
-
-    def _rotate(
-        self, wide: Tensor, inv_rms: Tensor | None, cos: Tensor, sin: Tensor, out: Tensor
-    ) -> None:
-        cos, sin = cos[:, None], sin[:, None]  # [S, G = 1, D/2]
-        if inv_rms is not None:
-            cos, sin = cos * inv_rms, sin * inv_rms  # [B, S, G, D/2]
-        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for every head
-        if wide is out:  # fp32 without norm: not a copy yet
-            wide = wide.clone()
-        halves = (*out.shape[:3], -1, 2, self.head_dim // 2)
-        lo, hi = wide.view(halves).unbind(-2)
-        out_lo, out_hi = out.view(halves).unbind(-2)
-        torch.addcmul(lo * cos, hi, sin, value=-1, out=out_lo)
-        torch.addcmul(hi * cos, lo, sin, out=out_hi)
+    The token's factor ``1/rms`` multiplies the small tables, not the wide segment: one pass over
+    memory less.
+    """
+    if weight is None and cos is None:
+        return
+    wide = segment.float()
+    inv_rms = None
+    if weight is not None:
+        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_()
+        inv_rms = mean_square.div_(wide.shape[-1]).add_(eps).rsqrt_()  # [B, S, 1]
+        wide = wide * weight
+    if cos is None or sin is None:
+        segment.copy_(wide if inv_rms is None else wide * inv_rms)
+        return
+    if inv_rms is not None:
+        cos, sin = cos * inv_rms, sin * inv_rms  # [B, S, D/2]
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for every head
+    if wide is segment:  # fp32 without norm: not a copy yet
+        wide = wide.clone()
+    halves = (*segment.shape[:2], -1, 2, head_dim // 2)
+    lo, hi = wide.view(halves).unbind(-2)
+    out_lo, out_hi = segment.view(halves).unbind(-2)
+    torch.addcmul(lo * cos, hi, sin, value=-1, out=out_lo)
+    torch.addcmul(hi * cos, lo, sin, out=out_hi)
