@@ -6,7 +6,18 @@ import enum
 from typing import TypeVar
 
 
-class Engine(enum.Enum):
+class _Printed(enum.Enum):
+    """Prints as NKI's own do: `engine.vector`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    __str__ = __repr__
+    # identity is equality for an enumeration; the inherited hash goes through the name
+    __hash__ = object.__hash__
+
+
+class Engine(_Printed):
     """An engine of a NeuronCore, or `unknown` to let the instruction choose."""
 
     unknown = 0
@@ -18,7 +29,7 @@ class Engine(enum.Enum):
     sync = 6
 
 
-class ReduceCmd(enum.Enum):
+class ReduceCmd(_Printed):
     """What an instruction does with the accumulator registers of its engine."""
 
     idle = 0
@@ -28,7 +39,7 @@ class ReduceCmd(enum.Enum):
     load_reduce = 4
 
 
-class DgeMode(enum.Enum):
+class DgeMode(_Printed):
     """How the descriptors of a DMA come about."""
 
     unknown = 0
@@ -37,14 +48,14 @@ class DgeMode(enum.Enum):
     none = 3
 
 
-class OobMode(enum.Enum):
+class OobMode(_Printed):
     """What a DMA does with a dynamic index that is out of range."""
 
     error = 0
     skip = 1
 
 
-class MatmulPerfMode(enum.Enum):
+class MatmulPerfMode(_Printed):
     """How the PE array takes its operands."""
 
     none = "none"
@@ -58,8 +69,13 @@ class NcVersion(enum.IntEnum):
     gen3 = 3
     gen4 = 4
 
+    def __repr__(self) -> str:
+        return f"nc_version.{self.name}"
 
-class DmaEngine(enum.Enum):
+    __str__ = __repr__
+
+
+class DmaEngine(_Printed):
     """Who carries a `sendrecv`."""
 
     dma = 1
@@ -74,8 +90,23 @@ class MemoryRegion(enum.Enum):
     private_hbm = "private_hbm"
     shared_hbm = "shared_hbm"
 
-    # identity is equality for an enumeration; the default hash goes through the name
+    def __repr__(self) -> str:
+        return self.name
+
     __hash__ = object.__hash__
+
+
+# NKI names these classes in lower case, and kernels print their members
+for _class, _name in (
+    (Engine, "engine"),
+    (ReduceCmd, "reduce_cmd"),
+    (DgeMode, "dge_mode"),
+    (OobMode, "oob_mode"),
+    (MatmulPerfMode, "matmul_perf_mode"),
+    (NcVersion, "nc_version"),
+    (DmaEngine, "dma_engine"),
+):
+    _class.__name__ = _class.__qualname__ = _name
 
 
 E = TypeVar("E", bound=enum.Enum)

@@ -26,13 +26,14 @@ class Place:
             the allocator placed the tensor on chip; `address` is None before that, and in HBM
         addressed: the kernel gave the address itself
         core: the core (`rank * lnc + core`) that owns it; None for shared HBM
+        code, line: the source position of the allocation
         first, last: the indices, in its core's trace, of the first and last instruction that
             touches it; -1 where there is none. Not kept for shared HBM.
     """
 
     __slots__ = (
-        "address", "addressed", "base_partition", "bytes_per_partition", "core", "dtype", "first",
-        "kind", "last", "name", "partitions", "region", "serial", "shape",
+        "address", "addressed", "base_partition", "bytes_per_partition", "code", "core", "dtype",
+        "first", "kind", "last", "line", "name", "partitions", "region", "serial", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -58,12 +59,19 @@ class Place:
         self.base_partition = 0
         self.address: int | None = None
         self.addressed = False
+        self.code: CodeType | None = None
+        self.line = 0
         self.first = -1
         self.last = -1
 
     @property
     def on_chip(self) -> bool:
         return self.region is MemoryRegion.sbuf or self.region is MemoryRegion.psum
+
+    @property
+    def location(self) -> str:
+        """`file:line` of the allocation in the kernel."""
+        return f"{self.code.co_filename}:{self.line}" if self.code is not None else "argument"
 
     def __repr__(self) -> str:
         return f"{self.region.value} tensor {self.name!r} {list(self.shape)} {self.dtype}"

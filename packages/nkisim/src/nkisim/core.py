@@ -1,0 +1,411 @@
+"""The core that a kernel runs on: its memories, its registers, and the record of what it does."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Sequence
+from contextvars import ContextVar
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nkisim import machine
+from nkisim.dtypes import DType
+from nkisim.enums import Engine, MemoryRegion, NcVersion
+from nkisim.errors import (
+    NkiCapacityError,
+    NkiError,
+    NkiOutsideKernelError,
+    NkiValidationError,
+    NkiWarning,
+)
+from nkisim.psum import Accumulation, BufferPool
+from nkisim.storage import Bytes, Storage, poisoned
+from nkisim.tensor import NkiTensor
+from nkisim.trace import CoreTrace, Instruction, Place
+from nkisim.views import contiguous_strides
+
+if TYPE_CHECKING:
+    from nkisim.run import Run
+
+_current: ContextVar[Core | None] = ContextVar("nkisim_core", default=None)
+
+
+def current(what: str) -> Core:
+    """The core that runs the calling kernel.
+
+    Raises:
+        NkiOutsideKernelError: none does; `what` is the function that needed one.
+    """
+    core = _current.get()
+    if core is None:
+        raise NkiOutsideKernelError(
+            f"{what} was called outside a kernel; run the kernel with nkisim.simulate(kernel)(...)"
+        )
+    return core
+
+
+def inside_kernel() -> bool:
+    """Whether a kernel runs in this thread."""
+    return _current.get() is not None
+
+
+def enter(core: Core) -> Any:
+    """Make `core` the current one of this context; returns what `leave` takes."""
+    return _current.set(core)
+
+
+def leave(token: Any) -> None:
+    """Undo `enter`."""
+    _current.reset(token)
+
+
+class Core:
+    """One physical NeuronCore in a run.
+
+    Attributes:
+        run: what all cores of the run share
+        rank, number, id: its rank, its number within the rank, and `rank * lnc + number`
+        target: the generation
+        numerics: whether values are computed
+        trace: its instructions
+        accumulators: the reduction registers of the Vector and the Scalar engine, fp32 [128] each
+        progress: how many instructions it has issued
+    """
+
+    def __init__(self, run: Run, rank: int, number: int) -> None:
+        self.run = run
+        self.rank = rank
+        self.number = number
+        self.id = rank * run.lnc + number
+        self.settings = run.settings
+        self.rules = run.settings.rules
+        self.target: NcVersion = run.settings.target
+        self.machine = machine.of(self.target)
+        self.numerics = run.settings.numerics
+        self.trace = CoreTrace(rank, number)
+        self.keeps_trace = run.settings.trace
+        self.accumulators = {
+            Engine.vector: np.zeros(128, np.float32),
+            Engine.scalar: np.zeros(128, np.float32),
+        }
+        self.random = np.random.default_rng((run.settings.seed, self.id))
+        self.reorder_scope = 0
+        self.reorder_scopes = 0
+        self.progress = 0
+        self.shared_allocations = 0
+        self.meetings: dict[Any, int] = {}
+        self.buffers = BufferPool()
+        self._memory: dict[MemoryRegion, Bytes] = {}
+        self._addressed: dict[MemoryRegion, list[weakref.ref[Storage]]] = {
+            MemoryRegion.sbuf: [],
+            MemoryRegion.psum: [],
+        }
+
+    # Rules
+
+    def violation(self, rule: str, message: str) -> None:
+        """Report the breach of a rule at its level.
+
+        Raises:
+            NkiValidationError: the level is `error`; for the rule `capacity` its own kind.
+        """
+        level = getattr(self.rules, rule)
+        if level == "off":
+            return
+        code, line = kernel_position(sys._getframe(1))
+        file = code.co_filename if code is not None else "unknown"
+        if level == "error":
+            kind = NkiCapacityError if rule == "capacity" else NkiValidationError
+            raise kind(f"{message} [{rule}] at {file}:{line}")
+        warnings.warn_explicit(
+            f"{message} [{rule}]", NkiWarning, file, line, registry=self.run.warned
+        )
+
+    def require_generation(self, what: str, generation: int) -> None:
+        """Raise where the target is older than `generation`."""
+        if self.target < generation:
+            self.violation(
+                "constraint", f"{what} needs gen{generation}; the target is {self.target.name}"
+            )
+
+    # Memory
+
+    def memory(self, region: MemoryRegion) -> Bytes:
+        """All bytes of SBUF or PSUM, partition after partition."""
+        found = self._memory.get(region)
+        if found is None:
+            found = poisoned(self.machine.partitions * self.partition_bytes(region))
+            self._memory[region] = found
+        return found
+
+    def partition_bytes(self, region: MemoryRegion) -> int:
+        """How many bytes of a partition a kernel may use."""
+        if region is MemoryRegion.psum:
+            return self.machine.psum_bytes_per_partition
+        return self.machine.sbuf_bytes_per_partition
+
+    def allocate(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        region: MemoryRegion,
+        name: str = "",
+        address: tuple[int, int] | None = None,
+    ) -> NkiTensor:
+        """A new tensor with undefined contents.
+
+        `address` is the first partition and the first byte in it, on chip only.
+        """
+        if region is MemoryRegion.sbuf or region is MemoryRegion.psum:
+            return self._allocate_on_chip(shape, dtype, region, name, address)
+        if region is MemoryRegion.shared_hbm:
+            return self.run.shared_tensor(self, shape, dtype, name)
+        size = dtype.itemsize
+        for extent in shape:
+            size *= extent
+        place = self.place(region, name, shape, dtype, 1, size)
+        storage = Storage(place, poisoned(size) if self.numerics else None, 0, 0)
+        return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
+
+    def _allocate_on_chip(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        region: MemoryRegion,
+        name: str,
+        address: tuple[int, int] | None,
+    ) -> NkiTensor:
+        if len(shape) == 1:
+            shape = (*shape, 1)
+        free = 1
+        for extent in shape[1:]:
+            free *= extent
+        size = free * dtype.itemsize
+        place = self.place(region, name, shape, dtype, shape[0], size)
+        self._check_size(place)
+        if address is not None:
+            storage = self._addressed_storage(place, address)
+        else:
+            data = poisoned(shape[0] * size) if self.numerics else None
+            storage = Storage(place, data, 0, size)
+        if region is MemoryRegion.psum:
+            storage.accumulation = Accumulation(self, storage)
+        return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
+
+    def place(
+        self,
+        region: MemoryRegion,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        partitions: int,
+        size: int,
+    ) -> Place:
+        """The record of a new tensor."""
+        serial = self.run.next_serial()
+        owner = None if region is MemoryRegion.shared_hbm else self.id
+        place = Place(
+            serial, region, name or f"{region.value}#{serial}", shape, dtype, partitions, size, owner
+        )
+        place.code, place.line = kernel_position(sys._getframe(1))
+        if self.keeps_trace:
+            self.trace.places.append(place)
+        return place
+
+    def _check_size(self, place: Place) -> None:
+        if place.partitions > self.machine.partitions:
+            self.violation(
+                "constraint",
+                f"{place}: {place.partitions} partitions; on chip a tensor has at most "
+                f"{self.machine.partitions}",
+            )
+        limit = self.partition_bytes(place.region)
+        if place.bytes_per_partition > limit:
+            self.violation(
+                "capacity",
+                f"{place} takes {place.bytes_per_partition} bytes of each partition; "
+                f"{place.region.value.upper()} has {limit}",
+            )
+
+    def _addressed_storage(self, place: Place, address: tuple[int, int]) -> Storage:
+        partition, byte = _checked_address(place, address)
+        limit = self.partition_bytes(place.region)
+        if partition + place.partitions > self.machine.partitions:
+            self.violation(
+                "capacity",
+                f"{place} at partition {partition} takes {place.partitions} partitions, past "
+                f"{self.machine.partitions}",
+            )
+        if byte + place.bytes_per_partition > limit:
+            self.violation(
+                "capacity",
+                f"{place} at byte {byte} ends at byte {byte + place.bytes_per_partition} of each "
+                f"partition; {place.region.value.upper()} has {limit}",
+            )
+        if place.region is MemoryRegion.psum and byte % self.machine.psum_bank_bytes:
+            self.violation(
+                "bank_start",
+                f"{place} begins at byte {byte}, inside a PSUM bank; banks begin at multiples of "
+                f"{self.machine.psum_bank_bytes}",
+            )
+        place.base_partition, place.address, place.addressed = partition, byte, True
+        data = self.memory(place.region) if self.numerics else None
+        storage = Storage(place, data, partition * limit + byte, limit)
+        self._meet_neighbours(storage)
+        return storage
+
+    def _meet_neighbours(self, storage: Storage) -> None:
+        mine = storage.place
+        known = self._addressed[mine.region]
+        alive = []
+        for reference in known:
+            other = reference()
+            if other is None:
+                continue
+            alive.append(reference)
+            if _overlap(mine, other.place):
+                storage.neighbours.append(reference)
+                other.neighbours.append(weakref.ref(storage))
+        alive.append(weakref.ref(storage))
+        self._addressed[mine.region] = alive
+
+    # Instructions
+
+    def issue(
+        self,
+        op: str,
+        engine: Engine,
+        writes: Sequence[NkiTensor],
+        reads: Sequence[NkiTensor],
+        name: str | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> Instruction:
+        """Record an instruction, after its constraints were checked and before it computes.
+
+        Checks that what it reads was written, and notes what it writes.
+        """
+        trace = self.trace
+        index = self.progress
+        self.progress = index + 1
+        code, line = kernel_position(sys._getframe(2))
+        instruction = Instruction(
+            index,
+            op,
+            engine,
+            tuple([tensor.access() for tensor in writes]),
+            tuple([tensor.access() for tensor in reads]),
+            name,
+            code,
+            line,
+            self.reorder_scope,
+            details,
+        )
+        for tensor in reads:
+            self._touch(tensor, index)
+            storage = tensor.storage
+            if not storage.coverage.full and not storage.was_written(tensor.access()):
+                self._report_unwritten(op, tensor)
+            if tensor.dynamic is not None:
+                instruction.reads += self._index_reads(op, tensor, index)
+        for tensor in writes:
+            self._touch(tensor, index)
+            tensor.storage.mark_written(tensor.access(), instruction)
+            if tensor.dynamic is not None:
+                instruction.reads += self._index_reads(op, tensor, index)
+        if self.run.watches:
+            self.run.watch(self, instruction)
+        if self.keeps_trace:
+            trace.instructions.append(instruction)
+        else:
+            trace.dropped += 1
+        return instruction
+
+    def _touch(self, tensor: NkiTensor, index: int) -> None:
+        place = tensor.storage.place
+        if place.core is not None:
+            if place.first < 0:
+                place.first = index
+            place.last = index
+
+    def _index_reads(self, op: str, tensor: NkiTensor, index: int) -> tuple[Any, ...]:
+        assert tensor.dynamic is not None
+        chosen = tensor.dynamic.index
+        if not isinstance(chosen, NkiTensor):
+            return ()
+        self._touch(chosen, index)
+        if not chosen.storage.was_written(chosen.access()):
+            self._report_unwritten(op, chosen)
+        return (chosen.access(),)
+
+    def _report_unwritten(self, op: str, tensor: NkiTensor) -> None:
+        storage = tensor.storage
+        access = tensor.access()
+        operand = operand_name(sys._getframe(2), tensor)
+        where = f"partitions {access.p0}:{access.p1}, bytes {access.lo}:{access.hi}"
+        if storage.clobbered_by is not None:
+            self.violation(
+                "overwritten",
+                f"{op}: {operand} reads {where} of {tensor!r}, part of which {storage.clobbered_by} "
+                "overwrote through another tensor at the same address",
+            )
+        elif any(not other.coverage.empty for other in storage.alive_neighbours()):
+            self.violation(
+                "aliased",
+                f"{op}: {operand} reads {where} of {tensor!r}, part of which was written only "
+                "through another tensor at the same address, or not at all",
+            )
+        else:
+            self.violation(
+                "uninitialized",
+                f"{op}: {operand} reads {where} of {tensor!r}, part of which nothing has written",
+            )
+
+
+def kernel_position(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """The code and line of the innermost frame outside nkisim."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not (module.startswith("nkisim.") or module == "nkisim"):
+            return frame.f_code, frame.f_lineno
+        frame = frame.f_back
+    return None, 0
+
+
+def operand_name(frame: FrameType | None, tensor: NkiTensor) -> str:
+    """What the instruction function calls `tensor`; `frame` is the function's, or one below it."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("nkisim"):
+            break
+        if module != __name__:
+            for name, value in frame.f_locals.items():
+                if value is tensor:
+                    return name
+        frame = frame.f_back
+    return "an operand"
+
+
+def _checked_address(place: Place, address: Any) -> tuple[int, int]:
+    try:
+        partition, byte = (int(part) for part in address)
+    except (TypeError, ValueError):
+        raise NkiError(
+            f"address of {place} is {address!r}; on chip it must be (partition, byte)"
+        ) from None
+    if partition < 0 or byte < 0:
+        raise NkiValidationError(f"address of {place} is {address!r}; neither may be negative")
+    return partition, byte
+
+
+def _overlap(a: Place, b: Place) -> bool:
+    assert a.address is not None and b.address is not None
+    return (
+        a.base_partition < b.base_partition + b.partitions
+        and b.base_partition < a.base_partition + a.partitions
+        and a.address < b.address + b.bytes_per_partition
+        and b.address < a.address + a.bytes_per_partition
+    )

@@ -1,0 +1,150 @@
+"""`simulate` and `World`: run a kernel on one rank, or on several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nkisim.errors import NkiValidationError
+from nkisim.kernel import Kernel, as_kernel
+from nkisim.run import Arguments, Run
+from nkisim.settings import Settings
+from nkisim.timing.placement import check_capacity
+from nkisim.trace import Instruction, Trace
+
+
+class Simulation:
+    """A kernel that runs in the simulator: `simulation[lnc](*args)`."""
+
+    def __init__(self, kernel: Kernel, settings: Settings) -> None:
+        self._kernel = kernel
+        self._settings = settings
+
+    def __getitem__(self, lnc: Any) -> Simulation:
+        return Simulation(self._kernel[lnc], self._settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel; arrays in, arrays out. Inputs that the kernel writes to are changed."""
+        results, _ = launch(self._kernel, self._settings, 1, [(args, kwargs)])
+        return results[0]
+
+
+def simulate(kernel: Any, settings: Settings | None = None, **overrides: Any) -> Simulation:
+    """A kernel to run on one rank: `simulate(kernel)(*args)`, or `simulate(kernel)[2](*args)`.
+
+    Args:
+        kernel: a function, or what `nki.jit` makes of one.
+        settings: how it is simulated; `overrides` are single fields of it (`target="gen3"`).
+    """
+    return Simulation(as_kernel(kernel), (settings or Settings()).changed(**overrides))
+
+
+class World:
+    """Several ranks that run the same kernel, each on its own arguments.
+
+    Args:
+        ranks: how many; at least 1.
+        lnc: physical cores of each rank, 1 or 2. `kernel[2]` must agree with it.
+        target: the generation or its name; as in `Settings`.
+        settings: anything else.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        lnc: int = 1,
+        target: Any = None,
+        settings: Settings | None = None,
+        **overrides: Any,
+    ) -> None:
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            raise ValueError(f"ranks is {ranks!r}; it must be at least 1")
+        if lnc not in (1, 2):
+            raise ValueError(f"lnc is {lnc!r}; a rank has 1 or 2 cores")
+        if target is not None:
+            overrides["target"] = target
+        self.ranks = ranks
+        self.lnc = lnc
+        self.settings = (settings or Settings()).changed(**overrides)
+
+    def run(self, kernel: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Run the kernel on all ranks.
+
+        Args:
+            kernel: a function, or what `nki.jit` makes of one.
+            inputs: for each rank its arguments: a tuple or list of positional ones, or a dictionary
+                of keyword arguments.
+
+        Returns:
+            For each rank what the kernel returned, as arrays.
+        """
+        results, _ = self.launch(kernel, inputs)
+        return results
+
+    def launch(self, kernel: Any, inputs: Sequence[Any]) -> tuple[list[Any], Trace]:
+        """As `run`, with the trace."""
+        prepared = as_kernel(kernel)
+        if prepared.grid and prepared.lnc != self.lnc:
+            raise NkiValidationError(
+                f"the kernel is launched with [{prepared.lnc}] in a world of lnc {self.lnc}"
+            )
+        if len(inputs) != self.ranks:
+            raise ValueError(f"inputs has {len(inputs)} entries; there are {self.ranks} ranks")
+        grid = prepared if prepared.grid or self.lnc == 1 else prepared[self.lnc]
+        arguments = [_arguments(entry, rank) for rank, entry in enumerate(inputs)]
+        return launch(grid, self.settings, self.ranks, arguments)
+
+    def __repr__(self) -> str:
+        return f"World(ranks={self.ranks}, lnc={self.lnc}, target={self.settings.target.name!r})"
+
+
+def _arguments(entry: Any, rank: int) -> Arguments:
+    if isinstance(entry, Mapping):
+        return (), dict(entry)
+    if isinstance(entry, (list, tuple)):
+        return tuple(entry), {}
+    raise TypeError(
+        f"inputs[{rank}] is {type(entry).__name__}; it must be a tuple of positional arguments or a "
+        "dictionary of keyword arguments"
+    )
+
+
+def launch(
+    kernel: Kernel, settings: Settings, ranks: int, arguments: Sequence[Arguments]
+) -> tuple[list[Any], Trace]:
+    """Run a kernel on every core of every rank; the results of each rank, and the trace.
+
+    Raises:
+        NkiCapacityError: the tensors of a core do not fit.
+        NkiError: whatever the kernel does that the hardware does not take.
+    """
+    run = Run(settings, ranks, kernel.lnc, kernel.grid)
+    results = run.execute(kernel.function, arguments)
+    trace = run.trace()
+    if settings.trace:
+        for core, core_trace in zip(run.cores, trace.cores, strict=True):
+            message = check_capacity(core_trace, trace.target)
+            if message is not None:
+                core.violation("capacity", message)
+        _apply_schedule(kernel, trace)
+    return results, trace
+
+
+def _apply_schedule(kernel: Kernel, trace: Trace) -> None:
+    """Let instructions wait for those that `with_schedule` puts before them."""
+    if not kernel.schedule:
+        return
+    for core in trace.cores:
+        named: dict[str, list[Instruction]] = {}
+        for instruction in core:
+            if instruction.name is not None:
+                named.setdefault(instruction.name, []).append(instruction)
+        for consumer, producers in kernel.schedule:
+            for name in (consumer, *producers):
+                if name not in named:
+                    raise NkiValidationError(
+                        f"with_schedule names {name!r}, but no instruction has that name"
+                    )
+            before = [instruction for name in producers for instruction in named[name]]
+            for instruction in named[consumer]:
+                instruction.depends_on(*before)

@@ -1,0 +1,243 @@
+"""Which instructions of a core have to wait for which, by the bytes that they share.
+
+On chip, bytes are compared by their physical address, so two tensors at one address (placed there by
+the kernel, or one after the other by the allocator) depend on each other as on the chip. HBM is
+compared tensor by tensor. Cores wait for each other in meetings only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nkisim.enums import Engine, MemoryRegion
+from nkisim.errors import NkiValidationError
+from nkisim.extents import overlap
+from nkisim.trace import Access, CoreTrace, Instruction, Place
+
+# Kinds of dependency, strongest first: on the result (read after write, `depends_on`), on the place
+# (write after read or write), and on the order of starting.
+FLOW, ANTI, ORDER = 0, 1, 2
+
+# Memory is tracked in buckets of so many bytes, so that only neighbours are looked at. They do not
+# change the result.
+_SBUF_SHIFT = 10
+_PSUM_SHIFT = 9
+_HBM_BUCKETS = 64
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """For each instruction of a core those it waits for.
+
+    Attributes:
+        first: [n + 1]; instruction i waits for `before[first[i]:first[i + 1]]`
+        before: indices of instructions, all smaller than i
+        kind: `FLOW`, `ANTI` or `ORDER`; the strongest where there are several
+    """
+
+    first: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.int8]
+
+    def of(self, index: int) -> dict[int, int]:
+        """What instruction `index` waits for, and how."""
+        low, high = self.first[index], self.first[index + 1]
+        return dict(zip(self.before[low:high].tolist(), self.kind[low:high].tolist(), strict=True))
+
+
+def find(core: CoreTrace) -> Dependencies:
+    """The dependencies of all instructions of `core`.
+
+    Instructions of one `nl.no_reorder` block start in program order, transfers excepted; so do all
+    that meet other cores, as these would wait for each other for ever otherwise.
+
+    Raises:
+        NkiValidationError: a tensor on chip has no address yet (see `placement.place`), or
+            `depends_on` names an instruction that does not come before.
+    """
+    memories = _Memories(core)
+    first, before, kind = [0], [], []
+    engines = [instruction.engine for instruction in core.instructions]
+    in_scope: dict[int, int] = {}
+    last_meeting = -1
+    for i, instruction in enumerate(core.instructions):
+        found: dict[int, int] = {}
+        for access in instruction.reads:
+            memory = memories.of(access)
+            if memory is not None:
+                memory.read(access, i, found)
+        for access in instruction.writes:
+            memory = memories.of(access)
+            if memory is not None:
+                memory.write(access, i, found)
+        found.pop(i, None)
+        if engines[i] is Engine.tensor:
+            _accumulate_in_order(found, engines)
+        for producer in instruction.after:
+            if producer.index >= i or core.instructions[producer.index] is not producer:
+                raise NkiValidationError(
+                    f"{instruction!r} depends on {producer!r}, which does not come before it on its core"
+                )
+            found[producer.index] = FLOW
+        scope = instruction.reorder_scope
+        if scope and engines[i] is not Engine.dma:
+            if scope in in_scope:
+                found.setdefault(in_scope[scope], ORDER)
+            in_scope[scope] = i
+        if instruction.meeting is not None:
+            if last_meeting >= 0:
+                found.setdefault(last_meeting, ORDER)
+            last_meeting = i
+        before.extend(found.keys())
+        kind.extend(found.values())
+        first.append(len(before))
+    return Dependencies(
+        np.array(first, np.int64), np.array(before, np.int32), np.array(kind, np.int8)
+    )
+
+
+def _accumulate_in_order(found: dict[int, int], engines: list[Engine]) -> None:
+    """The PE array reads PSUM only to add to it, and does that without waiting."""
+    for other, kind in found.items():
+        if kind == FLOW and engines[other] is Engine.tensor:
+            found[other] = ANTI
+
+
+class _Memories:
+    """The memories that one core reaches: SBUF, PSUM and each HBM tensor."""
+
+    def __init__(self, core: CoreTrace) -> None:
+        self._sbuf = _Memory(_SBUF_SHIFT)
+        self._psum = _Memory(_PSUM_SHIFT)
+        # whoever reads what this core never writes does not have to wait
+        self._hbm = {
+            place: _Memory(max(place.bytes_per_partition // _HBM_BUCKETS, 1).bit_length())
+            for place in _written_hbm(core.instructions)
+        }
+
+    def of(self, access: Access) -> _Memory | None:
+        place = access.place
+        if place.on_chip:
+            if place.address is None:
+                raise NkiValidationError(f"{place!r} has no address yet")
+            return self._sbuf if place.region is MemoryRegion.sbuf else self._psum
+        return self._hbm.get(place)
+
+
+def _written_hbm(instructions: list[Instruction]) -> set[Place]:
+    written = set()
+    for instruction in instructions:
+        for access in instruction.writes:
+            if not access.place.on_chip:
+                written.add(access.place)
+    return written
+
+
+# lo, hi, p0, p1, whether every byte between is touched, the operand, the instruction
+_Write = tuple[int, int, int, int, bool, Access, int]
+# the same with all instructions that have read exactly these bytes
+_Read = tuple[int, int, int, int, bool, Access, list[int]]
+_ReadKey = tuple[int, int, int, int, int, tuple[tuple[int, int], ...]]
+
+
+class _Memory:
+    """Who wrote and who read which bytes last, as far as a later instruction may have to wait.
+
+    What a write covers entirely is forgotten: whoever waits for the write waits for that too. A
+    covered entry lies in the buckets of the write only, so it goes from all of them at once.
+    """
+
+    __slots__ = ("_reads", "_shift", "_writes")
+
+    def __init__(self, shift: int) -> None:
+        self._shift = shift
+        self._writes: dict[int, list[_Write]] = {}
+        self._reads: dict[int, dict[_ReadKey, _Read]] = {}
+
+    def read(self, access: Access, index: int, found: dict[int, int]) -> None:
+        base = access.place.address or 0
+        lo, hi, p0, p1 = base + access.lo, base + access.hi, access.p0, access.p1
+        if hi <= lo:
+            return
+        solid = access.run >= hi - lo
+        shift = self._shift
+        buckets = range(lo >> shift, ((hi - 1) >> shift) + 1)
+        for bucket in buckets:
+            for e_lo, e_hi, e_p0, e_p1, e_solid, other, writer in self._writes.get(bucket, ()):
+                if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
+                    continue
+                if found.get(writer) == FLOW:
+                    continue
+                if (solid and e_solid) or overlap(access, other):
+                    found[writer] = FLOW
+        key = (lo, hi, p0, p1, access.run, access.steps)
+        entry = self._reads.setdefault(buckets[0], {}).get(key)
+        if entry is not None:
+            entry[6].append(index)
+            return
+        entry = (lo, hi, p0, p1, solid, access, [index])
+        for bucket in buckets:
+            self._reads.setdefault(bucket, {})[key] = entry
+
+    def write(self, access: Access, index: int, found: dict[int, int]) -> None:
+        base = access.place.address or 0
+        lo, hi, p0, p1 = base + access.lo, base + access.hi, access.p0, access.p1
+        if hi <= lo:
+            return
+        solid = access.run >= hi - lo
+        shift = self._shift
+        entry = (lo, hi, p0, p1, solid, access, index)
+        for bucket in range(lo >> shift, ((hi - 1) >> shift) + 1):
+            writes = self._writes.get(bucket)
+            self._writes[bucket] = [entry] if writes is None else _after(entry, writes, found)
+            reads = self._reads.get(bucket)
+            if reads:
+                self._forget_reads(reads, entry, found)
+
+    def _forget_reads(
+        self, reads: dict[_ReadKey, _Read], entry: _Write, found: dict[int, int]
+    ) -> None:
+        lo, hi, p0, p1, solid, access, _ = entry
+        covered = []
+        for key, (e_lo, e_hi, e_p0, e_p1, e_solid, other, readers) in reads.items():
+            if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
+                continue
+            if not (solid and e_solid) and not overlap(access, other):
+                continue
+            for reader in readers:
+                found.setdefault(reader, ANTI)
+            if _covers(entry, e_lo, e_hi, e_p0, e_p1, other):
+                covered.append(key)
+        for key in covered:
+            del reads[key]
+
+
+def _after(entry: _Write, writes: list[_Write], found: dict[int, int]) -> list[_Write]:
+    """The writes to remember after one more."""
+    lo, hi, p0, p1, solid, access, _ = entry
+    kept = []
+    for old in writes:
+        e_lo, e_hi, e_p0, e_p1, e_solid, other, writer = old
+        if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
+            kept.append(old)
+            continue
+        if not (solid and e_solid) and not overlap(access, other):
+            kept.append(old)
+            continue
+        found.setdefault(writer, ANTI)
+        if not _covers(entry, e_lo, e_hi, e_p0, e_p1, other):
+            kept.append(old)
+    kept.append(entry)
+    return kept
+
+
+def _covers(entry: _Write, e_lo: int, e_hi: int, e_p0: int, e_p1: int, other: Access) -> bool:
+    lo, hi, p0, p1, solid, access, _ = entry
+    if p0 > e_p0 or p1 < e_p1:
+        return False
+    if solid:
+        return lo <= e_lo and e_hi <= hi
+    return lo == e_lo and hi == e_hi and access.run == other.run and access.steps == other.steps
