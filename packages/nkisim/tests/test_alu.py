@@ -32,8 +32,8 @@ def larger(x: float, y: float) -> float:
 
 
 def quotient(x: float, y: float) -> float:
-    if y == 0 and x == x:
-        return NAN if x == 0 else math.copysign(INF, x) * math.copysign(1.0, y)
+    if y == 0:
+        return NAN if x == 0 or x != x else math.copysign(INF, x) * math.copysign(1.0, y)
     return x / y
 
 
@@ -85,7 +85,7 @@ def test_every_pair_of_odd_values(name: str) -> None:
 def test_result_may_replace_an_operand(name: str, which: int) -> None:
     expected = calculate(name, A, B).copy()
     operands = [A.copy(), B.copy()]
-    returned = calculate(name, *operands, operands[which])
+    returned = calculate(name, operands[0], operands[1], operands[which])
     assert returned is operands[which]
     np.testing.assert_array_equal(returned, expected)
 
@@ -301,7 +301,7 @@ def test_bits(name: str, pair: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> Non
     assert [unsigned(int(x), width) for x in result] == expected
     for operands in ((a.copy(), b), (a, b.copy())):
         out = operands[0] if operands[0] is not a else operands[1]
-        assert calculate(name, *operands, out) is out
+        assert calculate(name, operands[0], operands[1], out) is out
         np.testing.assert_array_equal(out, result)
     numbers = [calculate(name, a[i : i + 1], int(b[i]))[0] for i in range(len(a))]
     np.testing.assert_array_equal(numbers, result)
@@ -396,7 +396,7 @@ def one_step(name: str, x: np.float32, y: np.float32) -> np.float32:
 
 @pytest.mark.parametrize("op0", STEPS)
 @pytest.mark.parametrize("op1", STEPS)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_scan_is_the_recurrence(op0: str, op1: str, data: st.DataObject) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=2, max_dims=2, max_side=5))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import contextvars
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -45,6 +47,11 @@ def total(payloads: dict[int, int]) -> dict[int, int]:
     return dict.fromkeys(payloads, sum(payloads.values()))
 
 
+@dataclass
+class Counter:
+    progress: int = 0
+
+
 class World:
     """Ranks x cores with a few things that kernels do."""
 
@@ -53,7 +60,9 @@ class World:
         self.cores = ranks * lnc
         self.ranks = ranks
         self.lnc = lnc
-        self.issued = [0] * self.cores
+        self.counters = [Counter() for _ in range(self.cores)]
+        for core, counter in enumerate(self.counters):
+            self.communicator.follow(core, counter)
 
     def meet(
         self,
@@ -65,7 +74,7 @@ class World:
         action: Any = total,
         **facts: object,
     ) -> Any:
-        self.issued[core] += 1
+        self.counters[core].progress += 1
         return self.communicator.meet(
             core, key, participants, Description.of(op, **facts), f"kernel.py:{core + 10}",
             core if payload is None else payload, action,
@@ -81,9 +90,7 @@ class World:
 
     def run(self, kernel: Callable[[int], Any]) -> list[Any]:
         functions = [lambda core=core: kernel(core) for core in range(self.cores)]
-        return bounded(
-            lambda: run_threads(functions, self.communicator, lambda core: self.issued[core])
-        )
+        return bounded(lambda: run_threads(functions, self.communicator))
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -413,7 +420,7 @@ def test_progress_keeps_a_slow_run_alive() -> None:
         if core == 0:
             for _ in range(30):
                 time.sleep(0.03)
-                world.issued[0] += 1
+                world.counters[0].progress += 1
         return world.meet(core, 0, (0, 1))
 
     assert world.run(kernel) == [1, 1]
@@ -444,11 +451,11 @@ def test_an_interrupt_ends_waiting_and_running_threads() -> None:
         while True:
             pass
 
-    timer = threading.Timer(0.3, _thread.interrupt_main)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_threads([waits, loops], communicator, lambda core: 0)
+        run_threads([waits, loops], communicator)
     assert time.monotonic() - start < 5
     timer.join()
     assert set(threading.enumerate()) <= before

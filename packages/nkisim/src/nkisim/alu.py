@@ -144,8 +144,9 @@ def _of_magnitude(compare: Callable[..., Array]) -> Function:
     """abs_max, abs_min: the operand itself, not its magnitude; the second at a tie. NaN wins."""
 
     def function(a: Operand, b: Operand, out: Array | None = None) -> Array:
-        first, second = np.asarray(a, np.float32), np.asarray(b, np.float32)
-        takes_first = compare(np.abs(first), np.abs(second)) | (first != first)
+        with np.errstate(all="ignore"):
+            first, second = np.asarray(a, np.float32), np.asarray(b, np.float32)
+            takes_first = compare(np.abs(first), np.abs(second)) | (first != first)
         return _store(np.where(takes_first, first, second), out)
 
     return function

@@ -1,8 +1,8 @@
 """What each collective computes, on one array per rank.
 
 Every function takes the operands of the ranks of one group in the order of the group, and returns
-what each of them receives, in the same order. Results share no memory with operands; where all ranks
-receive the same, it is one read-only array. Ranks in error texts are positions in the group.
+what each of them receives, in the same order. Results share no memory with operands; where all
+ranks receive the same, it is one read-only array. Ranks in error texts are positions in the group.
 Semantics: `nki.collectives` of NKI 0.6 and 0.7; what these do not say is marked [inferred].
 """
 

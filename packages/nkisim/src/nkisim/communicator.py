@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nkisim.errors import NkiDeadlockError, NkiError, NkiMismatchError
 from nkisim.meeting import Action, Arrival, Description, Meeting, NkiPeerError
@@ -20,6 +20,12 @@ from nkisim.meeting import Action, Arrival, Description, Meeting, NkiPeerError
 
 class Stopped(BaseException):
     """Ends the thread of a core once the run is over; like an interrupt, nothing to handle."""
+
+
+class Counts(Protocol):
+    """Something that counts the instructions of a core as it issues them."""
+
+    progress: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,8 @@ class Communicator:
     Arguments:
         cores: how many cores the run has, over all ranks
         lnc: how many of them make a rank
-        stall_seconds: how long `run_threads` lets a run go without any instruction on any core
+        stall_seconds: how long a run in threads may go without any instruction on any core, as
+            long as every core is followed
 
     Raises:
         ValueError: `cores` is no positive multiple of `lnc`, or `stall_seconds` is not positive.
@@ -85,6 +92,7 @@ class Communicator:
         self._running = cores
         self._live = cores
         self._stopped = False
+        self._followed: dict[int, Counts] = {}
         # errors that belong to all cores of a meeting, whichever of them raised it
         self._joint: dict[int, tuple[BaseException, tuple[int, ...]]] = {}
 
@@ -280,6 +288,16 @@ class Communicator:
         self._settle()
         if not self._live:
             self._ended.notify_all()
+
+    def follow(self, core: int, counts: Counts) -> None:
+        """Take `counts.progress` for the number of instructions that `core` has issued."""
+        self._followed[core] = counts
+
+    def progress(self) -> list[int] | None:
+        """How many instructions each core has issued; None if not all of them are followed."""
+        if len(self._followed) < self.cores:
+            return None
+        return [self._followed[core].progress for core in range(self.cores)]
 
     def started(self, core: int) -> None:
         """Say that the calling thread runs `core`."""

@@ -48,6 +48,11 @@ def current(what: str) -> Core:
     return core
 
 
+def current_or_none() -> Core | None:
+    """The core that runs the calling kernel, if any."""
+    return _current.get()
+
+
 def inside_kernel() -> bool:
     """Whether a kernel runs in this thread."""
     return _current.get() is not None
@@ -193,7 +198,7 @@ class Core:
             data = poisoned(shape[0] * size) if self.numerics else None
             storage = Storage(place, data, 0, size)
         if region is MemoryRegion.psum:
-            storage.accumulation = Accumulation(self, storage)
+            storage.accumulation = Accumulation(self, shape[0], size)
         return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
 
     def place(
@@ -283,10 +288,12 @@ class Core:
         reads: Sequence[NkiTensor],
         name: str | None = None,
         details: dict[str, Any] | None = None,
+        collective: bool = False,
     ) -> Instruction:
         """Record an instruction, after its constraints were checked and before it computes.
 
-        Checks that what it reads was written, and notes what it writes.
+        Checks that what it reads was written, and notes what it writes. A collective is looked at
+        for races when it meets.
         """
         trace = self.trace
         index = self.progress
@@ -316,8 +323,8 @@ class Core:
             tensor.storage.mark_written(tensor.access(), instruction)
             if tensor.dynamic is not None:
                 instruction.reads += self._index_reads(op, tensor, index)
-        if self.run.watches:
-            self.run.watch(self, instruction)
+        if self.run.watches and not collective:
+            self.run.hazards.look(self, instruction)
         if self.keeps_trace:
             trace.instructions.append(instruction)
         else:
@@ -373,6 +380,12 @@ def kernel_position(frame: FrameType | None) -> tuple[CodeType | None, int]:
             return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None, 0
+
+
+def position() -> str:
+    """`file:line` of the kernel that calls."""
+    code, line = kernel_position(sys._getframe(1))
+    return f"{code.co_filename}:{line}" if code is not None else "unknown"
 
 
 def operand_name(frame: FrameType | None, tensor: NkiTensor) -> str:

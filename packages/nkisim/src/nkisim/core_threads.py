@@ -12,8 +12,6 @@ from nkisim.communicator import Communicator, Stopped
 from nkisim.errors import NkiDeadlockError
 
 T = TypeVar("T")
-# how many instructions a core has issued
-Progress = Callable[[int], int]
 
 # A stall is so many looks in a row without a new instruction. Looks are counted instead of seconds,
 # so that a process that was suspended for a while does not take itself for stalled.
@@ -24,20 +22,15 @@ GRACE = 0.2
 INTERRUPTED_GRACE = 2.0
 
 
-def run_threads(
-    functions: Sequence[Callable[[], T]],
-    communicator: Communicator,
-    progress: Progress | None = None,
-) -> list[T]:
+def run_threads(functions: Sequence[Callable[[], T]], communicator: Communicator) -> list[T]:
     """Run one function for each core, each in a thread with a copy of the caller's context.
 
-    A single function runs in the calling thread.
+    A single function runs in the calling thread. If the communicator follows every core, a run in
+    which none issues an instruction for `communicator.stall_seconds` is ended; otherwise a core
+    that never comes back holds the run for ever.
 
     Args:
         functions: what each core runs, core by core
-        progress: the number of instructions that a core has issued so far. With it, a run in which
-            no core issues any for `communicator.stall_seconds` is ended; without it, a core that
-            never comes back holds the run for ever.
 
     Returns:
         The result of each function.
@@ -58,7 +51,7 @@ def run_threads(
     try:
         for thread in threads:
             thread.start()
-        stall = _supervise(communicator, progress)
+        stall = _supervise(communicator)
     except BaseException:
         _give_up(threads, communicator)
         raise
@@ -103,17 +96,14 @@ def _thread(
     return threading.Thread(target=run, name=communicator.name(core), daemon=True)
 
 
-def _supervise(communicator: Communicator, progress: Progress | None) -> str | None:
+def _supervise(communicator: Communicator) -> str | None:
     """Wait until all cores have ended; the reason if the run has to be given up before."""
-    if progress is None:
-        communicator.wait(None)
-        return None
-    cores = range(communicator.cores)
-    seen: list[int] = []
+    seen = communicator.progress()
     looks = 0
+    # a wait without end would not notice an interrupt that another thread takes
     while not communicator.wait(communicator.stall_seconds / LOOKS):
-        issued = [progress(core) for core in cores]
-        looks = 0 if issued != seen else looks + 1
+        issued = communicator.progress()
+        looks = 0 if issued is None or issued != seen else looks + 1
         seen = issued
         if looks >= LOOKS:
             return (

@@ -105,9 +105,10 @@ class Coverage:
             return True
         if self._bits is not None:
             return bool(self._bits[p0:p1, lo:hi].any())
-        return any(
-            a0 < p1 and p0 < a1 and alo < hi and lo < ahi for a0, a1, alo, ahi in self._rectangles
-        )
+        for a0, a1, alo, ahi in self._rectangles:
+            if a0 < p1 and p0 < a1 and alo < hi and lo < ahi:
+                return True
+        return False
 
     def bits(self) -> npt.NDArray[np.bool_]:
         """A `[rows, width]` table of what is covered."""

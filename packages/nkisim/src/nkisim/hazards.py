@@ -2,8 +2,8 @@
 
 On the chip a permute goes on while its core goes on, and the two cores of a rank share HBM without
 waiting for each other. Here a permute is done when it is issued and threads take turns, so a kernel
-that forgets to wait still computes the right thing. These detectors follow who may touch which bytes
-when, whatever the order in which the simulation happened to run.
+that forgets to wait may still compute the right thing. These detectors follow who may touch which
+bytes when, whatever the order in which the simulation happened to run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Race:
     Attributes:
         text: the ops, the tensors and both source lines
         first, second: source positions, `file:line`
-        certain: False if an operand is indexed at run time, so that the bytes are only those that it
-            may reach
+        certain: False if an operand is indexed at run time, so that the bytes are only those that
+            it may reach
     """
 
     text: str

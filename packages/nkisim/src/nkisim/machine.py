@@ -44,7 +44,7 @@ class Machine:
         psum_bytes_per_partition, psum_banks, psum_bank_bytes: PSUM (ARCH1)
 
         issue_cycles: shortest distance of two instructions of a Vector, Scalar or Sync engine (ISA)
-        dependent_cycles: what an instruction adds when it needs the result of the one before (ARCH1)
+        dependent_cycles: added when an instruction needs the result of the one before (ARCH1)
         semaphore_ns: until another engine sees that an instruction has ended. PERF measures 189 ns
             for an activation of one element on Trainium1, 264 cycles at 1.4 GHz; what is left after
             `issue_cycles` and `dependent_cycles` is 100 cycles. The same for all generations.
@@ -53,20 +53,20 @@ class Machine:
         accumulator_cycles: writing the accumulators of the Scalar engine to memory (ARCH1)
         matmul_init_cycles: from the last row of a matmul entering the PE array to its result; also
             the shortest distance of two matmuls (MM_INIT_LATENCY, ARCH1)
-        wide_step_bytes: elements further apart than this halve the bandwidth of SBUF and PSUM (ARCH2)
+        wide_step_bytes: elements further apart than this halve the bandwidth of memory (ARCH1)
         fast_dtypes: the types with which Vector copies and scales at 2 or 4 elements a cycle in
             each partition (ARCH2, ARCH3); none on Trainium1
-        fast_scalar: the Scalar engine copies and scales the same types at 2 elements a cycle (ARCH3)
+        fast_scalar: Scalar copies and scales the same types at 2 elements a cycle (ARCH3)
         shared_ports: Vector and GpSimd take turns on SBUF, Vector and Scalar on PSUM (ARCH1)
-        matmul_rates: FLOPs of the PE array relative to bf16, by kind of matmul (ARCH1, ARCH2, ARCH3)
+        matmul_rates: FLOPs of the PE array relative to bf16, by kind (ARCH1, ARCH2, ARCH3)
 
         dma_engines: of each core; each serves 8 partitions of SBUF (DMA)
         dma_bytes_per_ns: what one of them reaches (DMA)
         dma_peak_bytes_per_ns: what one of them could move without any overhead (DMA)
         dma_descriptor_ns: overhead of a descriptor: vllm-omni-neuron, AWS's port of vLLM-Omni,
-            notes 7 us for 5376 descriptors of two bytes over 16 engines. With the two rates above it
-            gives 37 % of the reachable bandwidth on Trainium2 at 256 bytes a descriptor, 92 % at
-            2 KiB and all of it at 4 KiB, which is how DMA describes it.
+            notes 7 us for 5376 descriptors of two bytes over 16 engines. With the two rates above
+            it gives 37 % of the reachable bandwidth on Trainium2 at 256 bytes a descriptor, 92 %
+            at 2 KiB and all of it at 4 KiB, which is how DMA describes it.
         dma_start_ns: from the semaphore that starts a transfer to its first byte (DMA)
         hwdge_ns: what a hardware DGE takes for one transfer (ARCH2, DGE)
         dma_transpose_hbm, dma_transpose_sbuf: best share of the bandwidth when transposing out of
@@ -78,8 +78,8 @@ class Machine:
         hbm_bytes_per_ns: of a chip (ARCH1, ARCH2, ARCH3)
         link_bytes_per_ns: NeuronLink, of a chip (CHIP)
         efa_bytes_per_ns: of a rank between nodes: 50 Gbit/s (COLL)
-        hop_ns, efa_hop_ns: latency of a step within and between nodes (COLL: 1 to 2 us, about 15 us)
-        chip_hop_ns: the same between two cores of one chip; not published, the lower end of `hop_ns`
+        hop_ns, efa_hop_ns: of a step within and between nodes (COLL: 1 to 2 us, about 15 us)
+        chip_hop_ns: between two cores of one chip; not published, the lower end of `hop_ns`
     """
 
     target: NcVersion
@@ -128,7 +128,7 @@ class Machine:
     chip_hop_ns: float = 1000.0
 
     def ghz(self, engine: Engine) -> float:
-        """The clock of a compute engine; the Sync engine's for whatever else issues instructions."""
+        """The clock of a compute engine; the Sync engine's for whatever else issues."""
         if engine is Engine.tensor:
             return self.tensor_ghz
         if engine is Engine.vector:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nkisim import dtypes
-from nkisim.coverage import Coverage
+from nkisim.coverage import Coverage, Rectangle
 from nkisim.tensor import NkiTensor
+from nkisim.views import Shape
 
 if TYPE_CHECKING:
     from nkisim.core import Core
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
+
+# offset, shape and strides of an fp32 view
+View = tuple[int, Shape, Shape]
 
 # rows of contraction that are gathered before they are multiplied, and bytes of one operand
 _MAX_ROWS = 2048
@@ -49,21 +53,22 @@ class BufferPool:
 class _Chain:
     """Products into the same elements, not yet computed."""
 
-    __slots__ = ("adds", "moving", "rows", "stationary", "target")
+    __slots__ = ("adds", "moving", "rows", "stationary", "view")
 
-    def __init__(self, target: NkiTensor, adds: bool, pool: BufferPool, m: int, n: int) -> None:
-        self.target = target
+    def __init__(self, view: View, adds: bool, pool: BufferPool, m: int, n: int) -> None:
+        self.view = view
         self.adds = adds
         self.rows = 0
         self.stationary = pool.take(m)
         self.moving = pool.take(n)
 
-    def compute(self) -> None:
+    def compute(self, storage: Storage) -> None:
         rows = self.rows
         if rows == 0:
             return
         product = np.matmul(self.stationary[:rows].T, self.moving[:rows])
-        target = self.target.array()
+        offset, shape, strides = self.view
+        target = NkiTensor(storage, dtypes.float32, shape, strides, offset).array()
         if self.adds:
             target += product.reshape(target.shape)
         else:
@@ -79,22 +84,21 @@ class Accumulation:
     accumulates; a freshly allocated tensor overwrites.
     """
 
-    __slots__ = ("_chains", "_core", "_storage", "_written")
+    __slots__ = ("_chains", "_core", "_written")
 
-    def __init__(self, core: Core, storage: Storage) -> None:
+    def __init__(self, core: Core, partitions: int, width: int) -> None:
         self._core = core
-        self._storage = storage
-        self._written = Coverage(storage.place.partitions, storage.place.bytes_per_partition)
-        self._chains: dict[Any, _Chain] = {}
+        self._written = Coverage(partitions, width)
+        self._chains: dict[View, _Chain] = {}
 
-    def flush(self) -> None:
-        """Compute what is still to be added up."""
+    def flush(self, storage: Storage) -> None:
+        """Compute what is still to be added up; `storage` is the tensor that owns this."""
         if not self._chains:
             return
         chains, self._chains = self._chains, {}
         pool = self._core.buffers
         for chain in chains.values():
-            chain.compute()
+            chain.compute(storage)
             pool.give_back(chain.stationary)
             pool.give_back(chain.moving)
 
@@ -103,16 +107,11 @@ class Accumulation:
 
         Call it once for each instruction: it also notes that `dst` has been written.
         """
-        boxes = self._storage.boxes(dst.access())
+        boxes = dst.storage.boxes(dst.access())
         written = self._written
         decision: npt.NDArray[np.bool_] | bool
         if accumulate is None:
-            if all(written.covers(*box) for box in boxes):
-                decision = True
-            elif not any(written.touches(*box) for box in boxes):
-                decision = False
-            else:
-                decision = written.bits().copy()
+            decision = self._by_bits(boxes)
         else:
             decision = accumulate
             if accumulate and not all(written.covers(*box) for box in boxes):
@@ -121,8 +120,21 @@ class Accumulation:
             written.add(*box)
         return decision
 
+    def _by_bits(self, boxes: list[Rectangle]) -> npt.NDArray[np.bool_] | bool:
+        written = self._written
+        touched = False
+        for box in boxes:
+            if written.touches(*box):
+                touched = True
+                break
+        if not touched:
+            return False
+        if all(written.covers(*box) for box in boxes):
+            return True
+        return written.bits().copy()
+
     def _report_no_matmul(self, op: str, dst: NkiTensor) -> None:
-        if not self._storage.was_written(dst.access()):
+        if not dst.storage.was_written(dst.access()):
             self._core.violation(
                 "accumulate", f"{op}: accumulate=True, but part of dst {dst!r} was never written"
             )
@@ -142,7 +154,7 @@ class Accumulation:
     ) -> None:
         """Add, or put, `stationary.T @ moving` into `dst` [M, N]; operands `[K, M]`, `[K, N]`."""
         if dst.dtype is not dtypes.float32 or not isinstance(decision, bool):
-            self.flush()
+            self.flush(dst.storage)
             product = np.matmul(_single(stationary).T, _single(moving))
             self._store(dst, product, decision)
             return
@@ -150,13 +162,13 @@ class Accumulation:
         chain = self._chains.get(key)
         if chain is None or not decision:
             # another view of the same tensor may hold products for some of these elements
-            self.flush()
-            k, m = stationary.shape
-            chain = _Chain(dst, decision, self._core.buffers, m, moving.shape[1])
+            self.flush(dst.storage)
+            m, n = stationary.shape[1], moving.shape[1]
+            chain = _Chain(key, decision, self._core.buffers, m, n)
             self._chains[key] = chain
         k = stationary.shape[0]
         if chain.rows + k > min(len(chain.stationary), len(chain.moving)):
-            chain.compute()
+            chain.compute(dst.storage)
         end = chain.rows + k
         chain.stationary[chain.rows : end] = stationary
         chain.moving[chain.rows : end] = moving
@@ -176,7 +188,7 @@ class Accumulation:
             return
         # each element by its own bit, which the table of bytes holds at the element's first byte
         item = dst.dtype.itemsize
-        width = self._storage.place.bytes_per_partition
+        width = dst.storage.place.bytes_per_partition
         partition, free = divmod(dst.offset * item, width)
         bits = np.ascontiguousarray(decision)
         strides = [stride * item for stride in dst.strides]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from nkisim import host
-from nkisim.communicator import Communicator, run_threads
+from nkisim.communicator import Communicator
 from nkisim.core import Core, enter, kernel_position, leave
+from nkisim.core_threads import run_threads
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
 from nkisim.errors import NkiMismatchError, NkiValidationError
 from nkisim.settings import Settings
 from nkisim.storage import Storage, poisoned
 from nkisim.tensor import NkiTensor
-from nkisim.trace import Instruction, Place, Trace
+from nkisim.trace import Place, Trace
 from nkisim.views import contiguous_strides
 from nkisim.watch import Watch
 
@@ -34,6 +38,9 @@ class Run:
         grid: whether the kernel was launched with brackets, as `kernel[1]`
         communicator: where cores meet
         warned: which warnings were shown
+        exchanged: the HBM tensors that collectives have used
+        hazards: the race detectors
+        watches: whether there is anyone to race with
     """
 
     def __init__(self, settings: Settings, ranks: int, lnc: int, grid: bool) -> None:
@@ -42,23 +49,16 @@ class Run:
         self.lnc = lnc
         self.grid = grid
         self.warned: dict[Any, Any] = {}
+        self.exchanged: set[Place] = set()
         self.communicator = Communicator(ranks * lnc, lnc, settings.stall_seconds)
         self._lock = threading.Lock()
         self._serial = 0
         self._shared: dict[tuple[int, int], NkiTensor] = {}
         self.places: list[Place] = []
         self.cores = [Core(self, rank, number) for rank in range(ranks) for number in range(lnc)]
-        self._watch = Watch(ranks, lnc)
+        self.hazards = Watch(ranks, lnc)
         # one core by itself cannot race with anyone
         self.watches = ranks * lnc > 1
-
-    def watch(self, core: Core, instruction: Instruction) -> None:
-        """Look for races of `instruction` with what other cores and collectives do."""
-        self._watch.look(core, instruction)
-
-    @property
-    def hazards(self) -> Watch:
-        return self._watch
 
     def next_serial(self) -> int:
         """A number that no other tensor of the run has."""
@@ -103,7 +103,7 @@ class Run:
         place = Place(
             serial, region, name or f"{region.value}#{serial}", shape, dtype, 1, size, owner
         )
-        place.code, place.line = kernel_position(_caller())
+        place.code, place.line = kernel_position(sys._getframe(1))
         self.places.append(place)
         storage = Storage(place, poisoned(size) if core.numerics else None, 0, 0)
         return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
@@ -116,7 +116,8 @@ class Run:
         prepared = [
             _Prepared(self, rank, function, *entry) for rank, entry in enumerate(arguments)
         ]
-        results = self._run_cores(function, prepared)
+        with _few_collections():
+            results = self._run_cores(function, prepared)
         for entry in prepared:
             entry.finish()
         converted = []
@@ -142,15 +143,32 @@ class Run:
         def bound(core: Core) -> Callable[[], Any]:
             return lambda: body(core)
 
-        for core in self.cores:
-            self.communicator.follow(core.id, core)
-        return run_threads([bound(core) for core in self.cores], self.communicator)
+        return run_threads(
+            [bound(core) for core in self.cores],
+            self.communicator,
+            lambda core: self.cores[core].progress,
+        )
 
     def trace(self) -> Trace:
         """What the cores did, without any data."""
         return Trace(
             self.settings.target, self.ranks, self.lnc, [core.trace for core in self.cores]
         )
+
+
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    """Look for reference cycles less often while a kernel runs.
+
+    A trace is a million small objects that live to the end and form no cycles; looking through them
+    again and again took a third of the time of a run without numerics.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], 200_000), 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Prepared:
@@ -235,14 +253,14 @@ def _output(core: Core, tensor: NkiTensor, as_torch: bool) -> Any:
                 "constraint", f"the kernel returns {tensor!r}; results must be nl.shared_hbm"
             )
         place.kind = "output"
+        if place in core.run.exchanged:
+            core.violation(
+                "collective_buffers",
+                f"the kernel returns {tensor!r}, which a collective used; copy it to another tensor",
+            )
     if not tensor.storage.was_written(tensor.access()):
         core.violation(
             "unwritten_output", f"the kernel returns {tensor!r}, part of which nothing wrote"
         )
     return host.to_host(tensor, as_torch)
 
-
-def _caller() -> Any:
-    import sys
-
-    return sys._getframe(1)

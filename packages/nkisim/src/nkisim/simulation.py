@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nkisim.errors import NkiValidationError
+from nkisim.errors import NkiCapacityError, NkiValidationError
 from nkisim.kernel import Kernel, as_kernel
+from nkisim.report import Report, make
 from nkisim.run import Arguments, Run
 from nkisim.settings import Settings
-from nkisim.timing.placement import check_capacity
+from nkisim.timing import placement
 from nkisim.trace import Instruction, Trace
 
 
@@ -37,6 +38,37 @@ def simulate(kernel: Any, settings: Settings | None = None, **overrides: Any) ->
         settings: how it is simulated; `overrides` are single fields of it (`target="gen3"`).
     """
     return Simulation(as_kernel(kernel), (settings or Settings()).changed(**overrides))
+
+
+def profile(
+    kernel: Any,
+    /,
+    *args: Any,
+    lnc: int | None = None,
+    target: Any = None,
+    numerics: bool = True,
+    settings: Settings | None = None,
+    **kwargs: Any,
+) -> Report:
+    """Run a kernel on one rank and report the time that it would take on the chip.
+
+    Args:
+        kernel: a function, or what `nki.jit` makes of one; `kernel[2]` for two cores.
+        args, kwargs: its arguments. Without numerics, `TensorSpec` may stand for arrays.
+        lnc: cores of the rank; by default those of `kernel[lnc]`, else 1.
+        target: the generation or its name; by default that of `settings`.
+        numerics: whether values are computed. Without, large shapes take seconds; what depends on
+            values in tensors is not known then.
+        settings: anything else.
+    """
+    prepared = as_kernel(kernel)
+    if lnc is not None:
+        prepared = prepared[lnc]
+    chosen = (settings or Settings()).changed(numerics=numerics, trace=True)
+    if target is not None:
+        chosen = chosen.changed(target=target)
+    _, trace = launch(prepared, chosen, 1, [(args, kwargs)])
+    return make(trace)
 
 
 class World:
@@ -94,6 +126,11 @@ class World:
         arguments = [_arguments(entry, rank) for rank, entry in enumerate(inputs)]
         return launch(grid, self.settings, self.ranks, arguments)
 
+    def profile(self, kernel: Any, inputs: Sequence[Any]) -> Report:
+        """As `run`, for a report of the chip's time; see `nkisim.profile`."""
+        _, trace = self.launch(kernel, inputs)
+        return make(trace)
+
     def __repr__(self) -> str:
         return f"World(ranks={self.ranks}, lnc={self.lnc}, target={self.settings.target.name!r})"
 
@@ -123,9 +160,10 @@ def launch(
     trace = run.trace()
     if settings.trace:
         for core, core_trace in zip(run.cores, trace.cores, strict=True):
-            message = check_capacity(core_trace, trace.target)
-            if message is not None:
-                core.violation("capacity", message)
+            try:
+                placement.place(core_trace, core.machine)
+            except NkiCapacityError as error:
+                core.violation("capacity", str(error))
         _apply_schedule(kernel, trace)
     return results, trace
 

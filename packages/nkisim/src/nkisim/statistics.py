@@ -26,7 +26,7 @@ def bn_stats(data: npt.NDArray[Any]) -> Single:
     result = np.zeros((single.shape[0], 6), np.float32)
     with np.errstate(all="ignore"):
         for first in range(2):
-            part = np.ascontiguousarray(single[:, first::2])
+            part = single[:, first::2].copy()
             count = part.shape[1]
             if count == 0:
                 continue

@@ -420,11 +420,11 @@ class NkiTensor:
         if data is None:
             raise NkiValidationError(f"{self!r} has no values in a run without numerics")
         if storage.accumulation is not None:
-            storage.accumulation.flush()
-            for other in storage.neighbours:
-                behind = other()
-                if behind is not None and behind.accumulation is not None:
-                    behind.accumulation.flush()
+            storage.accumulation.flush(storage)
+            for reference in storage.neighbours:
+                other = reference()
+                if other is not None and other.accumulation is not None:
+                    other.accumulation.flush(other)
         item = self.dtype.itemsize
         if storage.pitch:
             width = storage.place.bytes_per_partition // item

@@ -26,6 +26,13 @@ _GROUP = 32
 # columns of a result: one bank before gen4; all of PSUM from there
 _COLUMNS_OF_A_BANK = 512
 
+# what a cost needs to know, made once: there are many matmuls
+_DETAILS = {
+    (mode, transposes): {"perf_mode": mode.value, "is_transpose": transposes}
+    for mode in MatmulPerfMode
+    for transposes in (False, True)
+}
+
 
 def nc_matmul(
     dst: NkiTensor,
@@ -76,7 +83,7 @@ def nc_matmul(
             "results for it",
         )
     _check_tile(core, op, stationary, moving, tile_position, tile_size)
-    details = {"perf_mode": mode.value, "is_transpose": bool(is_transpose)}
+    details = _DETAILS[mode, bool(is_transpose)]
     accumulation = dst.storage.accumulation
     assert accumulation is not None
     decision = accumulation.plan(op, dst, _flag(op, accumulate))

@@ -81,6 +81,9 @@ def _nki_path(item: Any) -> str | None:
 
 def _top(item: Any) -> str:
     """The package that defines `item`, or the class of `item`."""
+    if isinstance(item, types.FunctionType) and item.__module__ is None:
+        # made by `exec` without a module's name: nothing built in is written in Python
+        return ""
     return str(getattr(item, "__module__", None) or type(item).__module__).split(".")[0]
 
 

@@ -190,7 +190,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "raw-enum",
-        "error",
+        "warn",
         _BOTH,
         "Enumerations are not written as integers since NKI 0.3.",
     ),

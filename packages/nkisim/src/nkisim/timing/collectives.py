@@ -27,9 +27,7 @@ _EXCHANGES = frozenset(
 _ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_v"})
 _GATHERS = frozenset({"all_gather", "all_gather_v"})
 # started by an engine, carried out by the collective cores and DMA engines
-COLLECTIVES = (
-    _EXCHANGES | _ALL_TO_ALL | _GATHERS | frozenset({"all_reduce", "reduce_scatter"})
-)
+COLLECTIVES = _EXCHANGES | _ALL_TO_ALL | _GATHERS | frozenset({"all_reduce", "reduce_scatter"})
 # everything that meets other cores
 TRIGGERS = COLLECTIVES | frozenset({"core_barrier", "sendrecv"})
 

@@ -2,8 +2,7 @@
 
 What a rule needs beside the operands stands in `Instruction.details`:
 
-    activation, activation_reduce, activate2, exponential, tensor_scalar_reduce: nothing for the last
-        two; `reduces` (bool) for the others: the accumulators are written to memory
+    activation, activate2: `reduces` (bool): the accumulators are written to memory
     tensor_tensor, scalar_tensor_tensor, tensor_reduce: `op0` (and `op1`), names of ALU operators
     memset: `value`
     nc_matmul: `perf_mode` ("none" or "double_row"), `is_transpose`
@@ -62,7 +61,7 @@ def cost(instruction: Instruction, machine: Machine) -> Cost:
     """The cost of `instruction` on `machine`.
 
     Raises:
-        NkiError: no rule is known for this instruction on this engine, or its details lack something.
+        NkiError: no rule is known for this instruction on this engine, or a detail is missing.
     """
     op = instruction.op
     engine = instruction.engine
@@ -113,8 +112,8 @@ def _is_dynamic(instruction: Instruction) -> bool:
 
 
 def _ports(instruction: Instruction) -> int:
-    """The ports of Trainium1 that the instruction takes: SBUF for Vector and GpSimd, PSUM for Vector
-    and Scalar."""
+    """The ports that engines of Trainium1 share: SBUF for Vector and GpSimd, PSUM for Vector and
+    Scalar."""
     ports = 0
     engine = instruction.engine
     for access in instruction.writes + instruction.reads:

@@ -1,7 +1,7 @@
 """Which instructions of a core have to wait for which, by the bytes that they share.
 
-On chip, bytes are compared by their physical address, so two tensors at one address (placed there by
-the kernel, or one after the other by the allocator) depend on each other as on the chip. HBM is
+On chip, bytes are compared by their physical address, so two tensors at one address (placed there
+by the kernel, or one after the other by the allocator) depend on each other as on the chip. HBM is
 compared tensor by tensor. Cores wait for each other in meetings only.
 """
 
@@ -59,7 +59,9 @@ def find(core: CoreTrace) -> Dependencies:
             `depends_on` names an instruction that does not come before.
     """
     memories = _Memories(core)
-    first, before, kind = [0], [], []
+    first: list[int] = [0]
+    before: list[int] = []
+    kind: list[int] = []
     engines = [instruction.engine for instruction in core.instructions]
     in_scope: dict[int, int] = {}
     last_meeting = -1
@@ -79,7 +81,7 @@ def find(core: CoreTrace) -> Dependencies:
         for producer in instruction.after:
             if producer.index >= i or core.instructions[producer.index] is not producer:
                 raise NkiValidationError(
-                    f"{instruction!r} depends on {producer!r}, which does not come before it on its core"
+                    f"{instruction!r} depends on {producer!r}, which is not before it on its core"
                 )
             found[producer.index] = FLOW
         scope = instruction.reorder_scope

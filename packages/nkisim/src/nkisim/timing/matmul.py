@@ -37,7 +37,7 @@ def _passes(instruction: Instruction, machine: Machine) -> int:
 
 
 def _matmul_mx(instruction: Instruction, machine: Machine) -> float:
-    """As an ordinary matmul, with four values in each element of K (Trainium3 architecture guide)."""
+    """As an ordinary matmul with a quarter of K (Trainium3 architecture guide)."""
     dst = instruction.writes[0]
     return max(min(machine.matmul_init_cycles, dst.partitions), dst.elements)
 

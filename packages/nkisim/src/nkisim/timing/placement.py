@@ -1,13 +1,13 @@
 """Where the tensors lie that the kernel left to the compiler, and whether they all fit.
 
 AWS's allocator is not published. This one takes tensors in program order, each for as long as an
-instruction touches it, and puts each behind the one before (next fit), so that an address is reused
-as late as possible and independent work does not have to wait for it. Where that runs out of room it
-starts over with the lowest address that is free, and then with the largest tensors first. Tensors
-that the kernel placed stay where they are; nothing else lies on them while they are in use.
+instruction touches it, and puts each behind the one before (next fit), so that an address is
+reused as late as possible and independent work does not have to wait for it. Where that runs out of
+room it starts over with the lowest address that is free, and then with the largest tensors first.
+Tensors that the kernel placed stay where they are; nothing else lies on them while they are in use.
 
-A tensor takes its bytes in all partitions: the compiler's packing of tensors with few partitions side
-by side is not published either.
+A tensor takes its bytes in all partitions: whether the compiler packs tensors with few partitions
+side by side is not published either.
 """
 
 from __future__ import annotations
@@ -141,9 +141,7 @@ class _Gaps:
         self.starts.insert(k, start)
         self.ends.insert(k, end)
 
-    def fit(
-        self, size: int, begin: int, bank: int, taken: list[tuple[int, int]]
-    ) -> int | None:
+    def fit(self, size: int, begin: int, bank: int, taken: list[tuple[int, int]]) -> int | None:
         """The lowest address from `begin` on, or failing that from 0 on, with `size` free bytes."""
         k = max(bisect_right(self.starts, begin) - 1, 0)
         for index in range(k, len(self.starts)):
@@ -157,9 +155,7 @@ class _Gaps:
         return None
 
 
-def _fit_in(
-    low: int, high: int, size: int, bank: int, taken: list[tuple[int, int]]
-) -> int | None:
+def _fit_in(low: int, high: int, size: int, bank: int, taken: list[tuple[int, int]]) -> int | None:
     """The lowest address in low ... high for `size` bytes clear of all ranges in `taken`."""
     start = _align(low, size, bank)
     for a, b in taken:
@@ -253,7 +249,7 @@ class _Cover:
     """How many bytes at least one of some placed tensors covers."""
 
     def __init__(self, tensors: list[Place]) -> None:
-        edges = set()
+        edges: set[int] = set()
         for tensor in tensors:
             assert tensor.address is not None
             edges.update((tensor.address, tensor.address + _size(tensor)))
@@ -286,8 +282,8 @@ def _fragmented(
     core: CoreTrace, region: MemoryRegion, tensors: list[Place], failed: Place, limit: int
 ) -> str:
     return (
-        f"no {_size(failed)} contiguous bytes per partition are free in "
-        f"{region.value.upper()} of rank {core.rank} core {core.core} ({limit} bytes per partition) "
+        f"no {_size(failed)} contiguous bytes per partition are free in {region.value.upper()} "
+        f"({limit} bytes per partition) of rank {core.rank} core {core.core} "
         f"for {failed!r} at {_where(core, failed.first)}:\n{_table(core, tensors, failed.first)}"
     )
 
@@ -300,14 +296,12 @@ def _table(core: CoreTrace, tensors: list[Place], at: int) -> str:
     """Who holds what while instruction `at` runs, the largest first."""
     held = [p for p in tensors if p.first <= at <= p.last]
     held.sort(key=lambda p: (-_size(p), p.serial))
-    lines = [f"{'bytes/partition':>16}  {'name':<24} {'shape':<20} {'dtype':<16} first used"]
+    lines = [f"{'bytes/partition':>16}  {'name':<24} {'shape':<20} {'dtype':<16} allocated at"]
     for p in held[:_LISTED]:
-        where = "unknown"
-        if p.first < len(core.instructions):
-            where = core.instructions[p.first].location
-        address = f" (the kernel's, at {p.address})" if p.addressed else ""
+        address = f" (the kernel's, at byte {p.address})" if p.addressed else ""
         lines.append(
-            f"{_size(p):>16}  {p.name:<24} {list(p.shape)!s:<20} {p.dtype!s:<16} {where}{address}"
+            f"{_size(p):>16}  {p.name:<24} {list(p.shape)!s:<20} {p.dtype!s:<16} "
+            f"{p.location}{address}"
         )
     if len(held) > _LISTED:
         rest = held[_LISTED:]

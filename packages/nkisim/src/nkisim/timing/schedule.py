@@ -32,6 +32,7 @@ from nkisim.timing import dependencies, placement
 from nkisim.timing.collectives import exchange
 from nkisim.timing.cost import Cost, cost
 from nkisim.timing.dependencies import ANTI, FLOW, ORDER
+from nkisim.timing.dma import DmaEngines
 from nkisim.timing.placement import Usage
 from nkisim.timing.transfers import Transfer
 from nkisim.trace import Instruction, Meeting, Trace
@@ -41,6 +42,8 @@ LOOKAHEAD = 64
 
 ENGINES = (Engine.tensor, Engine.vector, Engine.scalar, Engine.gpsimd, Engine.sync, Engine.dma)
 _NUMBER = {engine: number for number, engine in enumerate(ENGINES)}
+_NEVER = float("inf")
+_ALL = (FLOW, ANTI, ORDER)
 _GPSIMD, _DMA = _NUMBER[Engine.gpsimd], _NUMBER[Engine.dma]
 
 
@@ -110,7 +113,7 @@ def make(trace: Trace, lookahead: int = LOOKAHEAD) -> Schedule:
 class _Queue:
     """One engine's instructions: what is left of them, and which are ready."""
 
-    __slots__ = ("free", "head", "items", "last", "ready", "wake", "waiting")
+    __slots__ = ("free", "head", "items", "last", "ready", "waiting", "wake")
 
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -121,7 +124,7 @@ class _Queue:
         # heaps: (time from which on it can start, position) and position of those that can
         self.waiting: list[tuple[float, int]] = []
         self.ready: list[int] = []
-        self.wake = float("inf")
+        self.wake = _NEVER
 
 
 class _Run:
@@ -155,12 +158,16 @@ class _Run:
         self.start = [-1.0] * n
         self.end = [0.0] * n
         self.done = [0.0] * n
+        # what an instruction waited for last, and from when on it waited for nothing
         self.cause = [-1] * n
+        self.bound = [0.0] * n
         self.events: list[tuple[float, int]] = []
-        self.dma = [_Dma(machine) for _ in trace.cores]
+        self.dma = [DmaEngines(machine) for _ in trace.cores]
         self.link_free = [0.0] * len(trace.cores)
-        self.ports = [[0.0, 0.0] for _ in trace.cores]
-        self.arrived: dict[tuple[object, ...], list[int]] = {}
+        # of Trainium1: until when each is taken, and by whom
+        self.ports = [[(0.0, -1), (0.0, -1)] for _ in trace.cores]
+        # meetings that some core still has to come to
+        self.open: dict[tuple[object, ...], list[int]] = {}
 
     def _fill_queues(self) -> None:
         for c, core in enumerate(self.trace.cores):
@@ -204,7 +211,7 @@ class _Run:
             time, number = heappop(events)
             queue = self.queues[number]
             if time == queue.wake:
-                queue.wake = float("inf")
+                queue.wake = _NEVER
                 self._advance(queue, number, time)
         self._check_all_ran()
 
@@ -239,8 +246,8 @@ class _Run:
             self.cause[k] = queue.last
         charge = self.costs[k]
         if charge.ports:
-            time = self._take_ports(core, charge, time)
-        self.start[k] = time
+            time = self._take_ports(k, core, charge, time)
+        self.start[k] = self.bound[k] = time
         self.end[k] = queue.free = time + charge.busy_ns
         self.done[k] = time + charge.latency_ns
         if charge.transfer is not None:
@@ -252,36 +259,38 @@ class _Run:
         queue.head = head
         meeting = self.instructions[k].meeting
         if meeting is None:
-            self._release(k, (FLOW, ANTI, ORDER))
+            self._release(k, _ALL)
         else:
             self._release(k, (ORDER,))
             self._meet(k, meeting, queue)
 
-    def _take_ports(self, core: int, charge: Cost, time: float) -> float:
+    def _take_ports(self, k: int, core: int, charge: Cost, time: float) -> float:
         """When the ports that engines of Trainium1 share are free; takes them from then on."""
         ports = self.ports[core]
         used = [bit for bit in (0, 1) if charge.ports >> bit & 1]
-        time = max([time] + [ports[bit] for bit in used])
         for bit in used:
-            ports[bit] = time + charge.busy_ns
+            free, holder = ports[bit]
+            if free > time:
+                time, self.cause[k] = free, holder
+        for bit in used:
+            ports[bit] = (time + charge.busy_ns, k)
         return time
 
     def _move(self, queue: _Queue, k: int, core: int, moved: Transfer, time: float) -> None:
         """Queue a transfer's bytes; the next transfer starts so that its bytes follow at once."""
         dma = self.dma[core]
-        begin = time + self.machine.dma_start_ns
+        written = time
         if moved.dge == "swdge":
             gpsimd = self.queues[core * len(ENGINES) + _GPSIMD]
             gpsimd.free = max(gpsimd.free, time) + moved.dge_ns
-            begin = gpsimd.free + self.machine.dma_start_ns
+            written = gpsimd.free
         elif moved.dge == "hwdge":
             details = self.instructions[k].details or {}
-            begin = dma.generate(details.get("queue"), time, moved.dge_ns)
-            begin += self.machine.dma_start_ns
-        first, arrived, behind = dma.move(moved, begin)
+            written = dma.generate(details["queue"], time, moved.dge_ns)
+        begin = written + self.machine.dma_start_ns
+        first, arrived, behind = dma.move(k, moved, begin)
         if behind >= 0 and first > begin:
-            self.cause[k] = behind
-        dma.occupy(moved, k)
+            self.cause[k], self.bound[k] = behind, first
         self.end[k] = self.done[k] = arrived
         queue.free = max(time, first - self.machine.dma_start_ns)
 
@@ -313,12 +322,14 @@ class _Run:
 
     def _meet(self, k: int, meeting: Meeting, queue: _Queue) -> None:
         """Wait for the others; the last to come lets all go on."""
-        here = self.arrived.setdefault((meeting.kind, *meeting.key), [])
+        key = (meeting.kind, *meeting.key)
+        here = self.open.setdefault(key, [])
         here.append(k)
         if meeting.kind == "core_barrier":
-            queue.free = float("inf")
+            queue.free = _NEVER
         if len(here) < len(meeting.cores):
             return
+        del self.open[key]
         details = self.instructions[k].details or {}
         takes = exchange(
             meeting, self.trace.lnc, self.machine, details.get("dma_engine") == "gpsimd_dma"
@@ -328,9 +339,9 @@ class _Run:
         over = begin + takes.latency_ns + takes.moving_ns
         for member, core in zip(here, cores, strict=True):
             self.link_free[core] = begin + takes.moving_ns
-            self.end[member] = self.done[member] = max(over, self.end[member])
+            self.end[member] = self.done[member] = max(over, self.done[member])
             if member != k:
-                self.cause[member] = k
+                self.cause[member], self.bound[member] = k, self.start[k]
             if meeting.kind == "core_barrier":
                 number = self.queue_of[member]
                 self.queues[number].free = over
@@ -344,21 +355,15 @@ class _Run:
 
     def _check_all_ran(self) -> None:
         stuck = [k for k, start in enumerate(self.start) if start < 0]
-        absent = [k for here in self.arrived.values() for k in here if self.done[k] == 0]
-        meetings = [k for k in absent if self._is_incomplete(k)]
-        if not stuck and not meetings:
+        stuck += [k for here in self.open.values() for k in here]
+        if not stuck:
             return
         lines = []
         for c in range(len(self.trace.cores)):
-            mine = [k for k in stuck + meetings if self.base[c] <= k < self.base[c + 1]]
+            mine = [k for k in stuck if self.base[c] <= k < self.base[c + 1]]
             if mine:
                 lines.append(f"  core {c}: {self.instructions[min(mine)]!r}")
         raise NkiDeadlockError("cores wait for each other for ever:\n" + "\n".join(lines))
-
-    def _is_incomplete(self, k: int) -> bool:
-        meeting = self.instructions[k].meeting
-        assert meeting is not None
-        return len(self.arrived[(meeting.kind, *meeting.key)]) < len(meeting.cores)
 
     def result(self) -> Schedule:
         cause = np.array(self.cause, np.int64)
@@ -386,44 +391,8 @@ class _Run:
         k = int(np.argmax(self.done)) if self.done else -1
         while k >= 0:
             core = self.queue_of[k] // len(ENGINES)
-            begin = min(self.start[k], until)
+            begin = min(self.bound[k], until)
             steps.append(Step(core, k - self.base[core], until - begin))
             until = begin
             k = self.cause[k]
         return tuple(reversed(steps))
-
-
-class _Dma:
-    """The DMA engines of one core and its share of HBM, each a queue of bytes."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._hbm_rate = machine.hbm_share_bytes_per_ns
-        self._free = [0.0] * machine.dma_engines
-        self._behind = [-1] * machine.dma_engines
-        self._hbm_free = 0.0
-        self._generators = {Engine.sync: 0.0, Engine.scalar: 0.0}
-        self.busy = [0.0] * machine.dma_engines
-
-    def generate(self, engine: Engine | None, time: float, ns: float) -> float:
-        """When a hardware DGE has written the descriptors: `engine`'s, or the one that is free first."""
-        generators = self._generators
-        which = engine if engine in generators else min(generators, key=generators.__getitem__)
-        generators[which] = max(generators[which], time) + ns
-        return generators[which]
-
-    def move(self, moved: Transfer, begin: float) -> tuple[float, float, int]:
-        """When the first byte can move and the last has, and the transfer it had to wait for."""
-        engines = range(moved.first, moved.first + moved.engines)
-        latest = max(engines, key=self._free.__getitem__)
-        first = max(begin, self._free[latest])
-        arrived = first + moved.engine_ns
-        on_hbm = moved.read + moved.written
-        if on_hbm:
-            self._hbm_free = max(self._hbm_free, min(max(begin, self._free[e]) for e in engines))
-            self._hbm_free += on_hbm / self._hbm_rate
-            arrived = max(arrived, self._hbm_free)
-        return first, arrived, self._behind[latest]
-
-    def occupy(self, moved: Transfer, k: int) -> None:
-        """Not used on its own; see `move`."""
-        raise NotImplementedError

@@ -1,7 +1,7 @@
 """What a DMA instruction moves and how long its DMA engines take.
 
-A transfer is made of descriptors, each one run of bytes that is contiguous on both sides. Every core
-has 16 DMA engines; each serves 8 of the 128 partitions of SBUF, so a transfer that touches P
+A transfer is made of descriptors, each one run of bytes that is contiguous on both sides. Every
+core has 16 DMA engines; each serves 8 of the 128 partitions of SBUF, so a transfer that touches P
 partitions keeps ceil(P / 8) of them busy; one within HBM is spread over all.
 """
 
@@ -126,9 +126,7 @@ def _transpose_ns(dst: Access, src: Access, machine: Machine) -> float:
     return moved / (machine.dma_engines * machine.dma_bytes_per_ns * share)
 
 
-def _generation(
-    instruction: Instruction, descriptors: int, machine: Machine
-) -> tuple[str, float]:
+def _generation(instruction: Instruction, descriptors: int, machine: Machine) -> tuple[str, float]:
     """Who writes the descriptors, and how long that takes.
 
     "unknown" leaves it to the compiler, which takes the software for an indirect transfer (it must)

@@ -1,0 +1,68 @@
+"""Races between cores, and with collectives under way; reported when they happen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nkisim.hazards import InFlight, Race, SharedWrites
+from nkisim.trace import Instruction, Place
+
+if TYPE_CHECKING:
+    from nkisim.core import Core
+
+PERMUTES = frozenset(
+    {
+        "collective_permute",
+        "collective_permute_implicit",
+        "collective_permute_implicit_reduce",
+    }
+)
+
+
+class Watch:
+    """The race detectors of a run: one for the permutes of each core, one for the shared HBM of
+    each rank."""
+
+    def __init__(self, ranks: int, lnc: int) -> None:
+        self._in_flight = [InFlight() for _ in range(ranks * lnc)]
+        self._shared = [SharedWrites(lnc) for _ in range(ranks)] if lnc > 1 else []
+
+    def look(self, core: Core, instruction: Instruction) -> None:
+        """Look at an instruction that is no collective."""
+        _report(core, "collective_race", self._in_flight[core.id].observe(instruction))
+        if self._shared:
+            races = self._shared[core.rank].observe(core.number, instruction)
+            _report(core, "core_race", races)
+
+    def collective(self, core: Core, instruction: Instruction, co_issued: bool) -> None:
+        """Look at a collective before it meets.
+
+        A collective that both cores of the rank issue touches its tensors once, for both.
+        """
+        flying = self._in_flight[core.id]
+        if instruction.op in PERMUTES:
+            pairs = list(zip(instruction.reads, instruction.writes, strict=False))
+            races = flying.issue(instruction, pairs)
+        else:
+            races = flying.observe(instruction)
+        _report(core, "collective_race", races)
+        if self._shared and not co_issued:
+            races = self._shared[core.rank].observe(core.number, instruction)
+            _report(core, "core_race", races)
+
+    def met(self, core: Core, instruction: Instruction) -> None:
+        """Both cores have passed a collective: accesses before and after it are in order."""
+        if self._shared:
+            places = {access.place for access in (*instruction.reads, *instruction.writes)}
+            self._shared[core.rank].meet(core.number, places)
+
+    def barrier(self, core: Core, instruction: Instruction, place: Place) -> None:
+        """Both cores have passed a barrier on a tensor, which also waits for a permute into it."""
+        _report(core, "collective_race", self._in_flight[core.id].observe(instruction))
+        if self._shared:
+            self._shared[core.rank].meet(core.number, (place,))
+
+
+def _report(core: Core, rule: str, races: list[Race]) -> None:
+    for race in races:
+        core.violation(rule, race.text)

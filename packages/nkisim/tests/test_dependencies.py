@@ -1,0 +1,227 @@
+"""Dependencies against a statement by sets of bytes."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nkisim.dtypes import uint8
+from nkisim.enums import Engine, MemoryRegion
+from nkisim.errors import NkiValidationError
+from nkisim.timing import dependencies
+from nkisim.timing.dependencies import ANTI, FLOW, ORDER
+from nkisim.trace import Access, CoreTrace, Meeting, Place
+from trace_maker import Maker, part, whole
+
+Byte = tuple[object, int, int]
+
+
+def bytes_of(access: Access) -> set[Byte]:
+    """Every byte: its memory, partition and position in it."""
+    place = access.place
+    memory: object = place.region if place.on_chip else place
+    starts = [access.lo + (place.address or 0)]
+    for step, count in access.steps:
+        starts = [start + step * i for start, i in product(starts, range(count))]
+    return {
+        (memory, partition, start + offset)
+        for partition in range(access.p0, access.p1)
+        for start in starts
+        for offset in range(access.run)
+    }
+
+
+def conflicts(core: CoreTrace) -> dict[tuple[int, int], int]:
+    """All pairs of instructions that share a byte which one of them writes, and how."""
+    reads = [set().union(*map(bytes_of, i.reads), set()) for i in core.instructions]
+    writes = [set().union(*map(bytes_of, i.writes), set()) for i in core.instructions]
+    pairs = {}
+    for j in range(len(reads)):
+        for i in range(j):
+            if writes[i] & reads[j]:
+                pairs[i, j] = FLOW
+            elif (reads[i] | writes[i]) & writes[j]:
+                pairs[i, j] = ANTI
+    return pairs
+
+
+def edges(core: CoreTrace) -> dict[tuple[int, int], int]:
+    found = dependencies.find(core)
+    return {(i, j): kind for j in range(len(core.instructions)) for i, kind in found.of(j).items()}
+
+
+def reachable(found: dict[tuple[int, int], int], n: int) -> np.ndarray:
+    """[n, n] whether j waits for i, directly or through others."""
+    waits = np.zeros((n, n), bool)
+    for i, j in found:
+        waits[i, j] = True
+    for k in range(n):
+        waits |= np.outer(waits[:, k], waits[k])
+    return waits
+
+
+@st.composite
+def accesses(draw: st.DrawFn, places: list[Place]) -> Access:
+    place = draw(st.sampled_from(places))
+    size = place.bytes_per_partition
+    first = draw(st.integers(0, place.partitions - 1)) if place.on_chip else 0
+    last = draw(st.integers(first + 1, place.partitions)) if place.on_chip else 1
+    run = draw(st.integers(1, size))
+    steps: list[tuple[int, int]] = []
+    span = run
+    for _ in range(draw(st.integers(0, 2))):
+        count = draw(st.integers(2, 4))
+        step = draw(st.integers(1, max(size // 2, 1)))
+        if span + step * (count - 1) <= size:
+            span += step * (count - 1)
+            steps.insert(0, (step, count))
+    low = draw(st.integers(0, size - span))
+    return part(place, low, run, tuple(steps), (first, last))
+
+
+@st.composite
+def cores(draw: st.DrawFn) -> CoreTrace:
+    maker = Maker()
+    places = [
+        # two that overlap, one apart, PSUM at the same addresses, and HBM
+        maker.sbuf(2, 12, dtype=uint8, address=0),
+        maker.sbuf(2, 20, dtype=uint8, address=8),
+        maker.sbuf(2, 8, dtype=uint8, address=1020),
+        maker.psum(2, 12, dtype=uint8, address=0),
+        maker.hbm(12, dtype=uint8),
+        maker.hbm(80, dtype=uint8),
+    ]
+    for _ in range(draw(st.integers(1, 8))):
+        reads = tuple(draw(st.lists(accesses(places), max_size=2)))
+        writes = tuple(draw(st.lists(accesses(places), max_size=2)))
+        engine = draw(st.sampled_from((Engine.vector, Engine.scalar, Engine.dma)))
+        maker.issue("some", engine, writes, reads)
+    return maker.trace
+
+
+@settings(deadline=None, max_examples=150)
+@given(cores())
+def test_waiting_is_sharing_bytes(core: CoreTrace) -> None:
+    true = conflicts(core)
+    found = edges(core)
+    # nobody waits without a shared byte
+    assert set(found) <= set(true)
+    # and whoever shares one waits, if only through others
+    waits = reachable(found, len(core.instructions))
+    assert all(waits[i, j] for i, j in true)
+    # and for a result only where there is one; it may have been overwritten since
+    assert all(true[pair] == FLOW for pair, kind in found.items() if kind == FLOW)
+
+
+@settings(deadline=None, max_examples=100)
+@given(cores())
+def test_results_are_waited_for_directly(core: CoreTrace) -> None:
+    """A value that is still there when it is read makes its reader wait for its writer itself."""
+    found = edges(core)
+    last: dict[Byte, int] = {}
+    for j, instruction in enumerate(core.instructions):
+        for access in instruction.reads:
+            for byte in bytes_of(access):
+                if byte in last:
+                    assert found[last[byte], j] == FLOW
+        for access in instruction.writes:
+            for byte in bytes_of(access):
+                last[byte] = j
+
+
+def test_interleaved_columns_are_independent() -> None:
+    maker = Maker()
+    tile = maker.sbuf(128, 1024, address=0)
+    even = part(tile, 0, 4, ((8, 512),))
+    odd = part(tile, 4, 4, ((8, 512),))
+    maker.issue("memset", Engine.vector, (even,), (), value=0)
+    maker.issue("memset", Engine.vector, (odd,), (), value=0)
+    maker.copy(maker.sbuf(128, 512, address=8192), even)
+    assert edges(maker.trace) == {(0, 2): FLOW}
+
+
+def test_partitions_separate_transfers() -> None:
+    maker = Maker()
+    tile, rows = maker.sbuf(128, 64, address=0), maker.hbm(128, 64)
+    for p in range(4):
+        maker.load(part(tile, 0, 256, partitions=(p, p + 1)), part(rows, 256 * p, 256))
+    maker.copy(maker.sbuf(128, 64, address=4096), tile)
+    assert edges(maker.trace) == {(p, 4): FLOW for p in range(4)}
+
+
+def test_an_address_that_is_used_again_is_waited_for() -> None:
+    maker = Maker()
+    source, sink = maker.hbm(128, 64), maker.hbm(128, 64)
+    old, new = maker.sbuf(128, 64, address=512), maker.sbuf(128, 64, address=512)
+    maker.load(old, source)
+    maker.load(sink, old)
+    maker.load(new, source)
+    assert edges(maker.trace) == {(0, 1): FLOW, (1, 2): ANTI, (0, 2): ANTI}
+
+
+def test_sums_in_psum_wait_for_the_place_only() -> None:
+    maker = Maker()
+    a, b = maker.sbuf(128, 128, address=0), maker.sbuf(128, 512, address=1024)
+    out = maker.psum(128, 512, address=0)
+    maker.matmul(out, a, b)
+    maker.matmul(out, a, b, add=True)
+    maker.copy(maker.sbuf(128, 512, address=8192), out)
+    assert edges(maker.trace) == {(0, 1): ANTI, (1, 2): FLOW}
+
+
+def test_inputs_that_nobody_writes_cost_nothing() -> None:
+    maker = Maker()
+    table = maker.hbm(1024)
+    for k in range(3):
+        maker.load(maker.sbuf(1, 1024, address=4096 * k), table)
+    assert edges(maker.trace) == {}
+
+
+def test_a_block_that_is_not_reordered_starts_in_order() -> None:
+    maker = Maker()
+    tiles = [maker.sbuf(128, 64, address=256 * k) for k in range(8)]
+    maker.copy(tiles[0], tiles[1], scope=1)
+    maker.load(tiles[2], maker.hbm(128, 64))
+    maker.copy(tiles[3], tiles[4], Engine.scalar, scope=1)
+    maker.copy(tiles[5], tiles[6], scope=2)
+    assert edges(maker.trace) == {(0, 2): ORDER}
+
+
+def test_meetings_start_in_order() -> None:
+    maker = Maker()
+    for key in range(3):
+        maker.issue(
+            "core_barrier", Engine.gpsimd, meeting=Meeting("core_barrier", (key,), (0,), 1, 0)
+        )
+    assert edges(maker.trace) == {(0, 1): ORDER, (1, 2): ORDER}
+
+
+def test_depends_on_is_a_dependency() -> None:
+    maker = Maker()
+    tiles = [maker.sbuf(128, 64, address=256 * k) for k in range(4)]
+    first = maker.copy(tiles[0], tiles[1])
+    maker.copy(tiles[2], tiles[3]).depends_on(first)
+    assert edges(maker.trace) == {(0, 1): FLOW}
+
+
+def test_depending_on_a_later_instruction_is_an_error() -> None:
+    maker = Maker()
+    tiles = [maker.sbuf(128, 64, address=256 * k) for k in range(4)]
+    first = maker.copy(tiles[0], tiles[1])
+    first.depends_on(maker.copy(tiles[2], tiles[3]))
+    with pytest.raises(NkiValidationError, match=r"tensor_copy #0.*not before it"):
+        dependencies.find(maker.trace)
+
+
+def test_a_tensor_without_an_address_is_named() -> None:
+    maker = Maker()
+    maker.copy(maker.tensor(MemoryRegion.sbuf, (8, 8), name="lost"), maker.sbuf(8, 8, address=0))
+    with pytest.raises(NkiValidationError, match="'lost'"):
+        dependencies.find(maker.trace)
+
+
+def test_whole_tensor_is_one_run() -> None:
+    maker = Maker()
+    access = whole(maker.sbuf(16, 8, address=0))
+    assert (access.p0, access.p1, access.lo, access.hi, access.elements) == (0, 16, 0, 32, 8)
