@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import nkisim
 import wantrn.kernels
 import wantrn.model
 import wantrn.serving
@@ -15,6 +16,7 @@ PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 VERSIONS = {
     "kernels": wantrn.kernels.__version__,
     "model": wantrn.model.__version__,
+    "nkisim": nkisim.__version__,
     "serving": wantrn.serving.__version__,
 }
 

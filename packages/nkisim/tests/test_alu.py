@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from nkisim import alu
 from nkisim.enums import NcVersion
 from nkisim.errors import NkiValidationError

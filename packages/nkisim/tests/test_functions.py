@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nkisim import functions
-from nkisim.errors import NkiValidationError
 from torch import Tensor
 from torch.nn import functional as F
+
+from nkisim import functions
+from nkisim.errors import NkiValidationError
 
 # a kernel prints no warnings, however odd its numbers are
 pytestmark = pytest.mark.filterwarnings("error")

@@ -3,6 +3,7 @@
 from dataclasses import FrozenInstanceError
 
 import pytest
+
 from nkisim import machine
 from nkisim.enums import Engine, NcVersion
 

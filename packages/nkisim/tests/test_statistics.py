@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from nkisim.errors import NkiValidationError
 from nkisim.statistics import bn_aggr, bn_stats
 

@@ -374,6 +374,7 @@ def test_sbuf_allgather(library: Library, dtype: Any) -> None:
     shards = [_random(64, 32, seed=rank, dtype=dtype) for rank in range(4)]
     kernel = library.collectives("sb2sb_allgather").allgather_sb2sb
     results = nkisim.World(ranks=4, lnc=1).run(kernel, [(shard, group, 4) for shard in shards])
+    assert len(results) == 4
     for result in results:
         np.testing.assert_array_equal(result, np.concatenate(shards, axis=1))
 
@@ -384,6 +385,7 @@ def test_tiled_sbuf_allgather(library: Library, rows: int, lnc: int) -> None:
     shards = [_random(rows, 32, seed=rank, dtype=BF16) for rank in range(4)]
     kernel = library.collectives("sb2sb_allgather").allgather_sb2sb_tiled
     results = nkisim.World(ranks=4, lnc=lnc).run(kernel, [(shard, group, 4) for shard in shards])
+    assert len(results) == 4
     for result in results:
         np.testing.assert_array_equal(result, np.concatenate(shards, axis=1))
 
@@ -402,6 +404,7 @@ def test_fine_grained_allgather(library: Library, through_hbm: bool, lnc: int) -
     kernel = library.collectives("fg_allgather").fine_grained_allgather
     inputs = [(shard, 4, 1, through_hbm) for shard in shards]
     results = nkisim.World(ranks=4, lnc=lnc, target="gen3").run(kernel, inputs)
+    assert len(results) == 4
     for result in results:
         np.testing.assert_array_equal(
             result.reshape(4 * rows, columns), np.concatenate(shards, axis=0)

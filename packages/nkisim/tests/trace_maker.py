@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from nkisim.dtypes import DType, bfloat16, float32
+from nkisim.dtypes import DType, float32
 from nkisim.enums import Engine, MemoryRegion, NcVersion
 from nkisim.trace import Access, CoreTrace, Instruction, Meeting, Place, Trace
+
+# the details of an ordinary transfer and an ordinary matmul
+TRANSFER: dict[str, Any] = {"dge": "none", "indirect": False, "queue": None}
+MATMUL: dict[str, Any] = {"perf_mode": "none", "is_transpose": False}
 
 
 class Maker:
@@ -61,7 +65,9 @@ class Maker:
     ) -> Instruction:
         """The next instruction; a whole tensor stands for an operand that covers it."""
         index = len(self.trace.instructions)
-        made = [tuple(whole(x) if isinstance(x, Place) else x for x in side) for side in (writes, reads)]
+        made = [
+            tuple(whole(x) if isinstance(x, Place) else x for x in side) for side in (writes, reads)
+        ]
         for access in made[0] + made[1]:
             if access.place.first < 0:
                 access.place.first = index
@@ -76,19 +82,21 @@ class Maker:
     # the instructions that tests need most, with all their details
 
     def load(self, dst: Place | Access, src: Place | Access, **details: Any) -> Instruction:
-        details = {"dge": "none", "indirect": False, "queue": None} | details
-        return self.issue("dma_copy", Engine.dma, (dst,), (src,), **details)
+        return self.issue("dma_copy", Engine.dma, (dst,), (src,), **(TRANSFER | details))
 
     def matmul(
         self, dst: Place | Access, stationary: Place | Access, moving: Place | Access,
         add: bool = False, **details: Any,
     ) -> Instruction:  # fmt: skip
-        details = {"perf_mode": "none", "is_transpose": False} | details
         reads = (stationary, moving, dst) if add else (stationary, moving)
-        return self.issue("nc_matmul", Engine.tensor, (dst,), reads, **details)
+        return self.issue("nc_matmul", Engine.tensor, (dst,), reads, **(MATMUL | details))
 
     def copy(
-        self, dst: Place | Access, src: Place | Access, engine: Engine = Engine.vector, scope: int = 0
+        self,
+        dst: Place | Access,
+        src: Place | Access,
+        engine: Engine = Engine.vector,
+        scope: int = 0,
     ) -> Instruction:
         return self.issue("tensor_copy", engine, (dst,), (src,), scope=scope)
 
@@ -134,6 +142,3 @@ def trace(
     *makers: Maker, target: NcVersion = NcVersion.gen3, ranks: int = 1, lnc: int = 1
 ) -> Trace:
     return Trace(target, ranks, lnc, [maker.trace for maker in makers])
-
-
-__all__ = ["Maker", "bfloat16", "float32", "part", "trace", "whole"]

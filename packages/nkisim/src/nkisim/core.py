@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
 from types import CodeType, FrameType
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nkisim import machine
+from nkisim.address_map import AddressMap
 from nkisim.dtypes import DType
 from nkisim.enums import Engine, MemoryRegion, NcVersion
 from nkisim.errors import (
@@ -105,10 +105,7 @@ class Core:
         self.meetings: dict[Any, int] = {}
         self.buffers = BufferPool()
         self._memory: dict[MemoryRegion, Bytes] = {}
-        self._addressed: dict[MemoryRegion, list[weakref.ref[Storage]]] = {
-            MemoryRegion.sbuf: [],
-            MemoryRegion.psum: [],
-        }
+        self._addressed = {MemoryRegion.sbuf: AddressMap(), MemoryRegion.psum: AddressMap()}
 
     # Rules
 
@@ -260,23 +257,8 @@ class Core:
         place.base_partition, place.address, place.addressed = partition, byte, True
         data = self.memory(place.region) if self.numerics else None
         storage = Storage(place, data, partition * limit + byte, limit)
-        self._meet_neighbours(storage)
+        storage.neighbours = self._addressed[place.region]
         return storage
-
-    def _meet_neighbours(self, storage: Storage) -> None:
-        mine = storage.place
-        known = self._addressed[mine.region]
-        alive = []
-        for reference in known:
-            other = reference()
-            if other is None:
-                continue
-            alive.append(reference)
-            if _overlap(mine, other.place):
-                storage.neighbours.append(reference)
-                other.neighbours.append(weakref.ref(storage))
-        alive.append(weakref.ref(storage))
-        self._addressed[mine.region] = alive
 
     # Instructions
 
@@ -359,7 +341,7 @@ class Core:
                 f"{op}: {operand} reads {where} of {tensor!r}, part of which {storage.clobbered_by} "
                 "overwrote through another tensor at the same address",
             )
-        elif any(not other.coverage.empty for other in storage.alive_neighbours()):
+        elif storage.alive_neighbours():
             self.violation(
                 "aliased",
                 f"{op}: {operand} reads {where} of {tensor!r}, part of which was written only "
@@ -413,12 +395,3 @@ def _checked_address(place: Place, address: Any) -> tuple[int, int]:
         raise NkiValidationError(f"address of {place} is {address!r}; neither may be negative")
     return partition, byte
 
-
-def _overlap(a: Place, b: Place) -> bool:
-    assert a.address is not None and b.address is not None
-    return (
-        a.base_partition < b.base_partition + b.partitions
-        and b.base_partition < a.base_partition + a.partitions
-        and a.address < b.address + b.bytes_per_partition
-        and b.address < a.address + a.bytes_per_partition
-    )

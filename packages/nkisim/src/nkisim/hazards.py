@@ -80,26 +80,22 @@ class InFlight:
         """Take note of a permute; the races that its writes have.
 
         Args:
-            channels: source and destination of each channel
+            channels: source and destination of each channel; where two sources are reduced into
+                one destination, a pair for each of them
         """
         races: list[Race] = []
         if self._flights:
             self._consume([src for src, _ in channels])
             races = self._races(instruction, [dst for _, dst in channels])
         flights = [_Flight(instruction, src, dst) for src, dst in channels]
-        for flight in flights:
-            others = [other for other in flights if other is not flight]
-            races += [
-                _flight_race(other, instruction, flight.dst)
-                for other in others
-                if overlap(flight.dst, other.src)
-            ]
         for index, flight in enumerate(flights):
-            races += [
-                _flight_race(other, instruction, flight.dst)
-                for other in flights[:index]
-                if overlap(flight.dst, other.dst)
-            ]
+            for place, other in enumerate(flights):
+                if other.dst is flight.dst:
+                    continue
+                if overlap(flight.dst, other.src) or (
+                    place < index and overlap(flight.dst, other.dst)
+                ):
+                    races.append(_flight_race(other, instruction, flight.dst))
         self._keep(self._flights + flights)
         return races
 
@@ -156,6 +152,8 @@ class _Accesses:
         self._parts: dict[int, list[tuple[Access, Instruction]]] = {}
         self._wide: list[tuple[Access, Instruction]] = []
         self._known: set[tuple[object, ...]] = set()
+        # where a wide access would continue one that is in the list, and which
+        self._continued: dict[tuple[object, ...], int] = {}
 
     def add(self, access: Access, instruction: Instruction) -> None:
         # a loop that touches the same bytes again adds nothing
@@ -165,10 +163,21 @@ class _Accesses:
         self._known.add(key)
         parts = self._range(access)
         if len(parts) > WIDE:
-            self._wide.append((access, instruction))
+            self._add_wide(access, instruction)
         else:
             for part in parts:
                 self._parts.setdefault(part, []).append((access, instruction))
+
+    def _add_wide(self, access: Access, instruction: Instruction) -> None:
+        """Keep `access`, as one with the columns to its left that the same line has touched."""
+        like = (access.steps, access.dynamic, instruction.code, instruction.line)
+        index = self._continued.pop((access.lo, *like), len(self._wide))
+        if index == len(self._wide):
+            self._wide.append((access, instruction))
+        else:
+            left, first = self._wide[index]
+            self._wide[index] = (_joined(left, access), first)
+        self._continued[(access.lo + access.run, *like)] = index
 
     def _range(self, access: Access) -> range:
         return range(access.lo // self._part, (access.hi - 1) // self._part + 1)
@@ -177,15 +186,34 @@ class _Accesses:
         """Those that touch a byte of `access`, each once."""
         parts = self._range(access)
         if len(parts) > WIDE:
-            chosen = [self._parts[part] for part in self._parts]
+            chosen = list(self._parts.values())
         else:
             chosen = [self._parts[part] for part in parts if part in self._parts]
+        if not chosen and not self._wide:
+            return
         seen: set[int] = set()
         for found in (self._wide, *chosen):
             for other, instruction in found:
                 if id(other) not in seen and overlap(access, other):
                     seen.add(id(other))
                     yield other, instruction
+
+
+def _joined(left: Access, right: Access) -> Access:
+    """The bytes of both, where each run of `right` begins at the end of one of `left`."""
+    return Access(
+        left.place,
+        left.dtype,
+        left.p0,
+        left.p1,
+        left.lo,
+        right.hi,
+        left.run + right.run,
+        left.steps,
+        left.elements + right.elements,
+        left.inner_step,
+        left.dynamic,
+    )
 
 
 class SharedWrites:
@@ -221,13 +249,12 @@ class SharedWrites:
             core: within the rank
         """
         races: list[Race] = []
-        with self._lock:
-            for write in instruction.writes:
-                if write.place.core is None:
-                    races += self._conflicts(core, instruction, write, writes=True)
-            for read in instruction.reads:
-                if read.place.core is None:
-                    races += self._conflicts(core, instruction, read, writes=False)
+        for write in instruction.writes:
+            if write.place.core is None:
+                races += self._conflicts(core, instruction, write, writes=True)
+        for read in instruction.reads:
+            if read.place.core is None:
+                races += self._conflicts(core, instruction, read, writes=False)
         return races
 
     def meet(self, core: int, places: Iterable[Place]) -> None:
@@ -242,7 +269,19 @@ class SharedWrites:
     def _conflicts(
         self, core: int, instruction: Instruction, access: Access, writes: bool
     ) -> list[Race]:
-        place = access.place
+        found = []
+        with self._lock:
+            state = self._state(core, access.place)
+            for other, (written, read) in enumerate(state):
+                if other != core:
+                    found += [_Side(other, i, a, True) for a, i in written.overlapping(access)]
+                    if writes:
+                        found += [_Side(other, i, a, False) for a, i in read.overlapping(access)]
+            state[core][0 if writes else 1].add(access, instruction)
+        return [_shared_race(_Side(core, instruction, access, writes), side) for side in found]
+
+    def _state(self, core: int, place: Place) -> list[tuple[_Accesses, _Accesses]]:
+        """Every core's accesses that are not in order with what `core` does to `place` now."""
         passed = self._passed.get(place)
         key = (place, 0 if passed is None else passed[core])
         state = self._open.get(key)
@@ -250,16 +289,7 @@ class SharedWrites:
             part = max(1, place.bytes_per_partition // PARTS)
             state = [(_Accesses(part), _Accesses(part)) for _ in range(self.cores)]
             self._open[key] = state
-        mine = _Side(core, instruction, access, writes)
-        races = []
-        for other, (written, read) in enumerate(state):
-            if other != core:
-                theirs = [_Side(other, i, a, True) for a, i in written.overlapping(access)]
-                if writes:
-                    theirs += [_Side(other, i, a, False) for a, i in read.overlapping(access)]
-                races += [_shared_race(mine, side) for side in theirs]
-        state[core][0 if writes else 1].add(access, instruction)
-        return races
+        return state
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,21 @@ def _as_bytes(scale: Array) -> Bytes:
     return scale.view(np.uint8)
 
 
-def dequantise(values: Array, scale: Array, dtype: npt.DTypeLike = np.float32) -> Array:
+def dequantized_rows(array: Array, dtype: DType, scale: Array) -> Single:
+    """What elements of a packed type stand for, with the contraction in front.
+
+    Args:
+        array: the storage of `dtype`, uint32 or uint16 `[K, F]`, K partitions.
+        dtype: a packed type.
+        scale: bytes `[K // 8, F]`, as `scale_rows` gives them.
+
+    Returns:
+        float32 `[4 * K, F]`, as `scaled_rows`.
+    """
+    return scaled_rows(unpack(array, dtype), scale)
+
+
+def scaled_rows(values: Array, scale: Array, dtype: npt.DTypeLike = np.float32) -> Array:
     """Values times the scales of their blocks, with the contraction in front.
 
     Args:
@@ -216,8 +230,8 @@ def matmul(
     single = all(bool(((s <= _LARGEST_SINGLE_SCALE) | (s == 255)).all()) for s in scales)
     dtype = np.float32 if single else np.float64
     with np.errstate(all="ignore"):
-        left = dequantise(stationary, scales[0], dtype)
-        product: Array = np.matmul(left.T, dequantise(moving, scales[1], dtype))
+        left = scaled_rows(stationary, scales[0], dtype)
+        product: Array = np.matmul(left.T, scaled_rows(moving, scales[1], dtype))
         return product.astype(np.float32, copy=False)
 
 

@@ -8,13 +8,14 @@ afterwards makes no difference.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nkisim import dtypes
 from nkisim.coverage import Coverage, Rectangle
+from nkisim.extents import overlap
 from nkisim.tensor import NkiTensor
 from nkisim.views import Shape
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.bool_]
 
 # offset, shape and strides of an fp32 view
 View = tuple[int, Shape, Shape]
@@ -31,50 +33,84 @@ View = tuple[int, Shape, Shape]
 # rows of contraction that are gathered before they are multiplied, and bytes of one operand
 _MAX_ROWS = 2048
 _MAX_BYTES = 8 << 20
+# of one instruction: 128 partitions of four values each (MX)
+_MIN_ROWS = 512
 
 
 class BufferPool:
-    """Buffers for gathered operands, by their number of columns; fresh pages are slow."""
+    """Buffers for gathered operands, by their number of columns; fresh pages are slow.
+
+    It also holds on to the tensors at given addresses whose products are still to be computed: a
+    kernel may drop such a tensor and read the memory through another one.
+    """
 
     def __init__(self) -> None:
         self._free: dict[int, list[Float32]] = {}
+        self._pending: set[Storage] = set()
 
     def take(self, columns: int) -> Float32:
         free = self._free.get(columns)
         if free:
             return free.pop()
-        rows = max(128, min(_MAX_ROWS, _MAX_BYTES // (4 * columns)))
+        rows = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_BYTES // (4 * columns)))
         return np.empty((rows, columns), np.float32)
 
     def give_back(self, buffer: Float32) -> None:
         self._free.setdefault(buffer.shape[1], []).append(buffer)
 
+    def hold(self, storage: Storage) -> None:
+        self._pending.add(storage)
+
+    def release(self, storage: Storage) -> None:
+        self._pending.discard(storage)
+
+
+class Plan(NamedTuple):
+    """What a matmul does with the values in its destination.
+
+    Attributes:
+        adds: whether the product is added: for all of it, or for each byte `[P, bytes]` of the
+            allocated tensor
+        reads: whether all of the old values take part
+    """
+
+    adds: Bits | bool
+    reads: bool
+
 
 class _Chain:
     """Products into the same elements, not yet computed."""
 
-    __slots__ = ("adds", "moving", "rows", "stationary", "view")
+    __slots__ = ("access", "adds", "moving", "rows", "stationary", "view")
 
-    def __init__(self, view: View, adds: bool, pool: BufferPool, m: int, n: int) -> None:
-        self.view = view
+    def __init__(self, dst: NkiTensor, adds: bool, pool: BufferPool, m: int, n: int) -> None:
+        # not `dst` itself, which would keep its storage, and so this chain, alive
+        self.view: View = (dst.offset, dst.shape, dst.strides)
+        self.access = dst.access()
         self.adds = adds
         self.rows = 0
         self.stationary = pool.take(m)
         self.moving = pool.take(n)
 
+    def has_room(self, rows: int) -> bool:
+        return self.rows + rows <= min(len(self.stationary), len(self.moving))
+
+    def append(self, stationary: Array, moving: Array) -> None:
+        """Copy operands `[K, M]` and `[K, N]`."""
+        end = self.rows + stationary.shape[0]
+        self.stationary[self.rows : end] = stationary
+        self.moving[self.rows : end] = moving
+        self.rows = end
+
     def compute(self, storage: Storage) -> None:
-        rows = self.rows
-        if rows == 0:
-            return
-        product = np.matmul(self.stationary[:rows].T, self.moving[:rows])
+        """Add the product up, or put it, in the memory of the tensor."""
+        product = np.matmul(self.stationary[: self.rows].T, self.moving[: self.rows])
         offset, shape, strides = self.view
         target = NkiTensor(storage, dtypes.float32, shape, strides, offset).array()
         if self.adds:
             target += product.reshape(target.shape)
         else:
             target[...] = product.reshape(target.shape)
-        self.adds = True
-        self.rows = 0
 
 
 class Accumulation:
@@ -96,105 +132,109 @@ class Accumulation:
         if not self._chains:
             return
         chains, self._chains = self._chains, {}
-        pool = self._core.buffers
         for chain in chains.values():
-            chain.compute(storage)
-            pool.give_back(chain.stationary)
-            pool.give_back(chain.moving)
+            self._finish(chain, storage)
+        self._core.buffers.release(storage)
 
-    def plan(self, op: str, dst: NkiTensor, accumulate: bool | None) -> npt.NDArray[np.bool_] | bool:
-        """Whether the next product into `dst` adds, for all of it or for each byte `[P, bytes]`.
+    def _finish(self, chain: _Chain, storage: Storage) -> None:
+        chain.compute(storage)
+        self._core.buffers.give_back(chain.stationary)
+        self._core.buffers.give_back(chain.moving)
+
+    def plan(self, op: str, dst: NkiTensor, accumulate: bool | None) -> Plan:
+        """What the next product into `dst` does with its old values.
 
         Call it once for each instruction: it also notes that `dst` has been written.
         """
-        boxes = dst.storage.boxes(dst.access())
+        access = dst.access()
         written = self._written
-        decision: npt.NDArray[np.bool_] | bool
-        if accumulate is None:
-            decision = self._by_bits(boxes)
+        if access.dynamic:
+            boxes = [(0, written.rows, 0, written.width)]
         else:
-            decision = accumulate
-            if accumulate and not all(written.covers(*box) for box in boxes):
-                self._report_no_matmul(op, dst)
+            boxes = dst.storage.boxes(access)
+        plan = self._decide(op, dst, accumulate, boxes)
         for box in boxes:
             written.add(*box)
-        return decision
+        return plan
 
-    def _by_bits(self, boxes: list[Rectangle]) -> npt.NDArray[np.bool_] | bool:
+    def _decide(
+        self, op: str, dst: NkiTensor, accumulate: bool | None, boxes: list[Rectangle]
+    ) -> Plan:
         written = self._written
-        touched = False
-        for box in boxes:
-            if written.touches(*box):
-                touched = True
-                break
-        if not touched:
-            return False
+        if accumulate is False:
+            return Plan(False, False)
+        if accumulate is None and not any(written.touches(*box) for box in boxes):
+            return Plan(False, False)
         if all(written.covers(*box) for box in boxes):
-            return True
-        return written.bits().copy()
+            return Plan(True, True)
+        if accumulate is None:
+            return Plan(written.bits().copy(), False)
+        return Plan(True, self._report_no_matmul(op, dst))
 
-    def _report_no_matmul(self, op: str, dst: NkiTensor) -> None:
-        if not dst.storage.was_written(dst.access()):
-            self._core.violation(
-                "accumulate", f"{op}: accumulate=True, but part of dst {dst!r} was never written"
-            )
-        elif self._core.target < 4:
-            self._core.violation(
-                "accumulate",
-                f"{op}: accumulate=True onto values in dst {dst!r} that no matmul wrote; before "
-                "gen4 the result is undefined",
-            )
+    def _report_no_matmul(self, op: str, dst: NkiTensor) -> bool:
+        """Whether there are values to read all the same."""
+        storage = dst.storage
+        if storage.was_written(dst.access()) or storage.clobbered_by is not None:
+            if self._core.target < 4:
+                self._core.violation(
+                    "accumulate",
+                    f"{op}: accumulate=True onto values in dst {dst!r} that no matmul wrote; "
+                    "before gen4 the result is undefined",
+                )
+            return True
+        self._core.violation(
+            "accumulate", f"{op}: accumulate=True, but part of dst {dst!r} was never written"
+        )
+        return False
 
     def add_product(
-        self,
-        dst: NkiTensor,
-        stationary: Array,
-        moving: Array,
-        decision: npt.NDArray[np.bool_] | bool,
+        self, dst: NkiTensor, stationary: Array, moving: Array, adds: Bits | bool
     ) -> None:
         """Add, or put, `stationary.T @ moving` into `dst` [M, N]; operands `[K, M]`, `[K, N]`."""
-        if dst.dtype is not dtypes.float32 or not isinstance(decision, bool):
-            self.flush(dst.storage)
-            product = np.matmul(_single(stationary).T, _single(moving))
-            self._store(dst, product, decision)
+        if dst.dtype is not dtypes.float32 or not isinstance(adds, bool):
+            self.add(dst, np.matmul(_single(stationary).T, _single(moving)), adds)
             return
-        key = (dst.offset, dst.shape, dst.strides)
-        chain = self._chains.get(key)
-        if chain is None or not decision:
-            # another view of the same tensor may hold products for some of these elements
-            self.flush(dst.storage)
-            m, n = stationary.shape[1], moving.shape[1]
-            chain = _Chain(key, decision, self._core.buffers, m, n)
-            self._chains[key] = chain
-        k = stationary.shape[0]
-        if chain.rows + k > min(len(chain.stationary), len(chain.moving)):
-            chain.compute(dst.storage)
-        end = chain.rows + k
-        chain.stationary[chain.rows : end] = stationary
-        chain.moving[chain.rows : end] = moving
-        chain.rows = end
+        chain = self._chains.get((dst.offset, dst.shape, dst.strides))
+        if chain is None or not adds or not chain.has_room(stationary.shape[0]):
+            chain = self._new_chain(dst, adds, stationary.shape[1], moving.shape[1])
+        chain.append(stationary, moving)
 
-    def _store(
-        self, dst: NkiTensor, product: Float32, decision: npt.NDArray[np.bool_] | bool
-    ) -> None:
+    def _new_chain(self, dst: NkiTensor, adds: bool, m: int, n: int) -> _Chain:
+        storage = dst.storage
+        # products for some of these elements may be waiting through another view or tensor
+        for view, other in list(self._chains.items()):
+            if overlap(dst.access(), other.access):
+                self._finish(self._chains.pop(view), storage)
+        for neighbour in storage.alive_neighbours():
+            if neighbour.accumulation is not None:
+                neighbour.accumulation.flush(neighbour)
+        chain = _Chain(dst, adds, self._core.buffers, m, n)
+        self._chains[chain.view] = chain
+        if storage.place.addressed:
+            self._core.buffers.hold(storage)
+        return chain
+
+    def add(self, dst: NkiTensor, product: Float32, adds: Bits | bool) -> None:
+        """Add, or put, a product into `dst` [M, N] at once, rounded to its dtype."""
         target = dst.array()
         product = product.reshape(target.shape)
-        if decision is False:
+        if adds is False:
             target[...] = product
             return
         total = target.astype(np.float32) + product
-        if decision is True:
+        if adds is True:
             target[...] = total
             return
         # each element by its own bit, which the table of bytes holds at the element's first byte
+        assert not isinstance(adds, bool)
         item = dst.dtype.itemsize
         width = dst.storage.place.bytes_per_partition
         partition, free = divmod(dst.offset * item, width)
-        bits = np.ascontiguousarray(decision)
         strides = [stride * item for stride in dst.strides]
         strides[0] = width
-        adds = np.ndarray(dst.shape, np.bool_, bits, partition * width + free, strides)
-        target[...] = np.where(adds, total, product)
+        table = np.ascontiguousarray(adds)
+        bits = np.ndarray(dst.shape, np.bool_, table, partition * width + free, strides)
+        target[...] = np.where(bits, total, product)
 
 
 def _single(operand: Array) -> Float32:

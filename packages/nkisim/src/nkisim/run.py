@@ -143,11 +143,9 @@ class Run:
         def bound(core: Core) -> Callable[[], Any]:
             return lambda: body(core)
 
-        return run_threads(
-            [bound(core) for core in self.cores],
-            self.communicator,
-            lambda core: self.cores[core].progress,
-        )
+        for core in self.cores:
+            self.communicator.follow(core.id, core)
+        return run_threads([bound(core) for core in self.cores], self.communicator)
 
     def trace(self) -> Trace:
         """What the cores did, without any data."""

@@ -97,7 +97,7 @@ class Settings:
         trace: whether instructions are kept; a report needs them
         seed: of the random number engines, whose streams on the chip are not published
         legacy_mx_scale: the block scale of `quantize_mx` as NKI had it before 0.5
-        stall_seconds: how long a core may run without an instruction while others wait for it
+        stall_seconds: how long several cores may go on without any of them issuing an instruction
         rules: the level of each rule
     """
 
@@ -125,7 +125,9 @@ class Settings:
         known = {setting.name for setting in fields(self)}
         for name in overrides:
             if name not in known:
-                raise TypeError(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
+                raise TypeError(
+                    f"there is no setting {name!r}; there are {', '.join(sorted(known))}"
+                )
         return replace(self, **overrides)
 
 
@@ -142,3 +144,11 @@ def target_of(target: Any) -> NcVersion:
     if isinstance(target, int) and not isinstance(target, bool) and target in (2, 3, 4):
         return NcVersion(target)
     raise ValueError(f"target is {target!r}; it must be one of {', '.join(sorted(_TARGETS))}")
+
+
+def dma_transposes_on_tensor_engine() -> bool:
+    """Whether the compiler is told to transpose on the Tensor engine where a kernel asks the DMA.
+
+    That is NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE=true; the compiler then keeps a PSUM bank for itself.
+    """
+    return os.environ.get("NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE", "").lower() == "true"

@@ -40,6 +40,12 @@ def simulate(kernel: Any, settings: Settings | None = None, **overrides: Any) ->
     return Simulation(as_kernel(kernel), (settings or Settings()).changed(**overrides))
 
 
+def prepared(kernel: Any, lnc: int | None) -> Kernel:
+    """A function or kernel as a kernel, on `lnc` cores if that is given."""
+    known = as_kernel(kernel)
+    return known if lnc is None else known[lnc]
+
+
 def profile(
     kernel: Any,
     /,
@@ -61,13 +67,10 @@ def profile(
             values in tensors is not known then.
         settings: anything else.
     """
-    prepared = as_kernel(kernel)
-    if lnc is not None:
-        prepared = prepared[lnc]
     chosen = (settings or Settings()).changed(numerics=numerics, trace=True)
     if target is not None:
         chosen = chosen.changed(target=target)
-    _, trace = launch(prepared, chosen, 1, [(args, kwargs)])
+    _, trace = launch(prepared(kernel, lnc), chosen, 1, [(args, kwargs)])
     return make(trace)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from nkisim.address_map import AddressMap
 from nkisim.coverage import Coverage, rectangles
 from nkisim.trace import Access, Instruction, Place
 
@@ -31,7 +31,7 @@ class Storage:
     Attributes:
         data: flat bytes, or None in a run without numerics
         coverage: what was written; None where nobody asks (inputs)
-        neighbours: other storages at the same addresses
+        neighbours: of a tensor that the kernel placed: the others of its memory
         accumulation: of PSUM only: what matmuls have written and not yet added up
     """
 
@@ -46,7 +46,7 @@ class Storage:
         self.base = base
         self.pitch = pitch
         self.coverage: Coverage = _coverage(place)
-        self.neighbours: list[weakref.ref[Storage]] = []
+        self.neighbours: AddressMap | None = None
         self.clobbered_by: Instruction | None = None
         self.accumulation: Accumulation | None = None
 
@@ -67,6 +67,11 @@ class Storage:
     def mark_written(self, access: Access, by: Instruction) -> None:
         """Note that `access` was written; whoever shares its bytes has lost them."""
         coverage = self.coverage
+        if self.neighbours is not None:
+            if coverage.empty:
+                self.neighbours.enter(self)
+            for other in self.neighbours.others(self):
+                self._clobber(other, access, by)
         if not coverage.full:
             if access.dynamic:
                 # which bytes is known only on the device: none of them can be called unwritten
@@ -77,8 +82,6 @@ class Storage:
             else:
                 for box in self.boxes(access):
                     coverage.add(*box)
-        if self.neighbours:
-            self._clobber(access, by)
 
     def was_written(self, access: Access) -> bool:
         """Whether every byte of `access` was written through this tensor, and is still there."""
@@ -91,33 +94,28 @@ class Storage:
         return all(coverage.covers(*box) for box in self.boxes(access))
 
     def alive_neighbours(self) -> list[Storage]:
-        """The other tensors at these addresses that the kernel still holds."""
-        alive = [other for reference in self.neighbours if (other := reference()) is not None]
-        if len(alive) != len(self.neighbours):
-            self.neighbours = [weakref.ref(other) for other in alive]
-        return alive
+        """The other tensors at these addresses through which something there was written."""
+        return [] if self.neighbours is None else self.neighbours.others(self)
 
-    def _clobber(self, access: Access, by: Instruction) -> None:
-        mine = self.place
-        assert mine.address is not None
-        for other in self.alive_neighbours():
-            theirs = other.place
-            assert theirs.address is not None
-            if other.coverage.empty:
-                continue
-            p0 = max(access.p0, theirs.base_partition) - theirs.base_partition
-            p1 = min(access.p1, theirs.base_partition + theirs.partitions) - theirs.base_partition
-            if p0 >= p1:
-                continue
-            shift = mine.address - theirs.address
-            touched = False
-            for _, _, lo, hi in self.boxes(access):
-                lo, hi = max(lo + shift, 0), min(hi + shift, theirs.bytes_per_partition)
-                if lo < hi and other.coverage.touches(p0, p1, lo, hi):
-                    other.coverage.remove(p0, p1, lo, hi)
-                    touched = True
-            if touched:
-                other.clobbered_by = by
+    def _clobber(self, other: Storage, access: Access, by: Instruction) -> None:
+        """`access` of this tensor was written: `other` has lost what it had there."""
+        mine, theirs = self.place, other.place
+        assert mine.address is not None and theirs.address is not None
+        p0 = max(access.p0, theirs.base_partition) - theirs.base_partition
+        p1 = min(access.p1, theirs.base_partition + theirs.partitions) - theirs.base_partition
+        if p0 >= p1:
+            return
+        shift = mine.address - theirs.address
+        touched = False
+        for _, _, lo, hi in self.boxes(access):
+            lo, hi = max(lo + shift, 0), min(hi + shift, theirs.bytes_per_partition)
+            if lo < hi and other.coverage.touches(p0, p1, lo, hi):
+                other.coverage.remove(p0, p1, lo, hi)
+                touched = True
+        if touched:
+            other.clobbered_by = by
+            if other.coverage.empty and other.neighbours is not None:
+                other.neighbours.leave(other)
 
 
 def _coverage(place: Place) -> Coverage:

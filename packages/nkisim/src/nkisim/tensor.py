@@ -421,9 +421,8 @@ class NkiTensor:
             raise NkiValidationError(f"{self!r} has no values in a run without numerics")
         if storage.accumulation is not None:
             storage.accumulation.flush(storage)
-            for reference in storage.neighbours:
-                other = reference()
-                if other is not None and other.accumulation is not None:
+            for other in storage.alive_neighbours():
+                if other.accumulation is not None:
                     other.accumulation.flush(other)
         item = self.dtype.itemsize
         if storage.pitch:

@@ -41,7 +41,9 @@ class Watch:
         """
         flying = self._in_flight[core.id]
         if instruction.op in PERMUTES:
-            pairs = list(zip(instruction.reads, instruction.writes, strict=False))
+            # the second sources of a permute with a reduction come after the first ones
+            writes = (*instruction.writes, *instruction.writes)
+            pairs = list(zip(instruction.reads, writes, strict=False))
             races = flying.issue(instruction, pairs)
         else:
             races = flying.observe(instruction)

@@ -17,7 +17,6 @@ from nkisim.alu import AluOp
 from nkisim.core import Core
 from nkisim.enums import Engine, ReduceCmd, member
 from nkisim.isa import checks, values
-from nkisim.isa.operators import number
 from nkisim.tensor import NkiTensor
 
 _STARTS_ANEW = (ReduceCmd.reset, ReduceCmd.reset_reduce)
@@ -99,14 +98,15 @@ def check_init(
     elif value is not None and (type(value) is NkiTensor or value != 0):
         core.violation(
             "constraint",
-            f"{what}: {name} is {value!r}; reduce_cmd is {reduce_cmd}, and only load_reduce loads it",
+            f"{what}: {name} is {value!r}; it must be None or 0, since reduce_cmd is {reduce_cmd} "
+            "and only load_reduce loads it",
         )
 
 
 def start(core: Core, reduction: Reduction, dst: NkiTensor) -> Any:
     """What the reduction goes on from: fp32, `[P, 1]` or a number."""
     if reduction.command is ReduceCmd.load_reduce:
-        return number(reduction.init)
+        return values.scalar(reduction.init)
     if reduction.command in _STARTS_ANEW:
         return identity(reduction.alu)
     return registers(core, reduction.engine, dst)[:, None]
@@ -141,12 +141,6 @@ def finish(
     elif reduction.command is ReduceCmd.reset:
         lanes[:] = identity(reduction.alu)
     values.put(core, what, dst, result)
-    read_out(core, what, dst, reduction)
-
-
-def read_out(core: Core, what: str, dst: NkiTensor, reduction: Reduction) -> None:
-    """Write the registers to `reduce_res`, if there is one."""
-    if reduction.result is None:
-        return
-    lanes = registers(core, reduction.engine, dst)[:, None]
-    values.put(core, what, reduction.result, -lanes if reduction.negate else lanes)
+    if reduction.result is not None:
+        total = -lanes if reduction.negate else lanes
+        values.put(core, what, reduction.result, total[:, None])

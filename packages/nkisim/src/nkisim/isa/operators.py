@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from nkisim.alu import AluOp, resolve
 from nkisim.core import Core
+from nkisim.errors import NkiValidationError
 from nkisim.isa import checks, values
 from nkisim.tensor import NkiTensor
 
@@ -34,9 +33,7 @@ def binary(core: Core, what: str, argument: str, op: Any) -> AluOp:
     """An operator of two operands."""
     alu = operation(core, what, argument, op)
     if alu.unary:
-        core.violation(
-            "constraint", f"{what}: {argument} is {alu.name}, which takes one operand"
-        )
+        core.violation("constraint", f"{what}: {argument} is {alu.name}, which takes one operand")
     return alu
 
 
@@ -55,12 +52,15 @@ def arithmetic(core: Core, what: str, argument: str, op: Any) -> AluOp:
 
 
 def one_of(core: Core, what: str, argument: str, op: Any, allowed: tuple[str, ...]) -> AluOp:
-    """One of some operators, by name."""
+    """One of some operators, by name; nothing else can be computed, whatever the rules say.
+
+    Raises:
+        NkiValidationError: it is none of them.
+    """
     alu = operation(core, what, argument, op)
     if alu.name not in allowed:
-        core.violation(
-            "constraint",
-            f"{what}: {argument} is {alu.name}; it must be {' or '.join(allowed)}",
+        raise NkiValidationError(
+            f"{what}: {argument} is {alu.name}; it must be {' or '.join(allowed)}"
         )
     return alu
 
@@ -80,9 +80,7 @@ def operand(
     """
     if alu.unary:
         if value is not None and (type(value) is NkiTensor or value != 0):
-            core.violation(
-                "constraint", f"{what}: {name} is {value!r}; {alu.name} takes None or 0"
-            )
+            core.violation("constraint", f"{what}: {name} is {value!r}; {alu.name} takes None or 0")
         return 0.0
     if value is None:
         raise TypeError(f"{what}: {name} is None; {alu.name} needs a number or a [P, 1] tensor")
@@ -90,7 +88,7 @@ def operand(
     if type(value) is NkiTensor:
         checks.no_packed(core, what, **{name: value})
         checks.integers_for_bits(core, what, alu, **{name: value})
-    elif alu.kind == "bitvec" and value != int(value):
+    elif alu.kind == "bitvec" and not float(value).is_integer():
         core.violation(
             "constraint",
             f"{what}: {name} is {value!r}; {alu.name} works on bits and takes integers",
@@ -108,10 +106,3 @@ def apply(alu: AluOp, x: values.Array, other: Any, reverse: bool) -> values.Arra
 def put_bits(tensor: NkiTensor, bits: values.Array) -> None:
     """Store the results of a bit operation: bit for bit; wider types are filled by the sign."""
     tensor.assign(bits.astype(tensor.dtype.numpy, copy=False))
-
-
-def number(value: Any) -> Any:
-    """A scalar operand of an arithmetic operator: `[P, 1]` in fp32, or a NumPy float32."""
-    if type(value) is NkiTensor:
-        return values.single(value)
-    return np.float32(value)

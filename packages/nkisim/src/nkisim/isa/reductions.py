@@ -16,9 +16,17 @@ from nkisim.isa.accumulators import Reduction
 from nkisim.tensor import NkiTensor
 from nkisim.trace import Instruction
 
+_REDUCTIONS = (
+    "add", "subtract", "multiply", "maximum", "minimum", "logical_and", "logical_or", "logical_xor",
+    "bitwise_and", "bitwise_or", "bitwise_xor",
+)  # fmt: skip
 _ROW_REDUCTIONS = ("add", "multiply", "maximum", "minimum")
 _CUMULATIVE = ("add", "subtract", "multiply", "maximum", "minimum")
-_NARROW = tuple(dtype for dtype in dtypes.ALL if dtype not in (dtypes.int32, dtypes.uint32))
+# what tensor_scalar_cumulative reads and writes
+_NARROW = checks.FP8 | {
+    dtypes.float32, dtypes.bfloat16, dtypes.float16, dtypes.int8, dtypes.int16, dtypes.uint8,
+    dtypes.uint16,
+}  # fmt: skip
 
 
 def tensor_reduce(
@@ -47,9 +55,7 @@ def tensor_reduce(
     """
     core = current("nisa.tensor_reduce")
     what = "tensor_reduce"
-    alu = operators.operation(core, what, "op", op)
-    if alu.reduce is None or alu.name in ("average", "abs_max", "abs_min"):
-        core.violation("constraint", f"{what}: op is {alu.name}, which is no reduction")
+    alu = operators.one_of(core, what, "op", op, _REDUCTIONS)
     checks.operand(core, what, "dst", dst)
     checks.operand(core, what, "data", data)
     checks.no_packed(core, what, dst=dst, data=data)
@@ -150,7 +156,7 @@ def tensor_scalar_reduce(
     details = {"op0": alu.name, "reduce_op": reducing.name}
     instruction = core.issue(what, Engine.vector, reduction.written(dst), reads, name, details)
     if core.numerics:
-        other = operators.number(operand0)
+        other = values.scalar(operand0)
         result = operators.apply(alu, values.single(data), other, reverse0)
         accumulators.finish(core, what, dst, result, reduction)
     return instruction
@@ -204,7 +210,7 @@ def tensor_scalar_cumulative(
     instruction = core.issue(what, Engine.vector, (dst,), reads, name, details)
     if core.numerics:
         begin = accumulators.start(core, reduction, dst)
-        scale = operators.number(imm0)
+        scale = values.scalar(imm0)
         result = alu_module.cumulative(first, running, values.single(src), scale, begin)
         accumulators.registers(core, Engine.vector, dst)[:] = result[:, -1]
         values.put(core, what, dst, result)
@@ -266,5 +272,5 @@ def _scan_values(
     reverse: tuple[bool, bool],
 ) -> None:
     x, y = values.single(data0), values.single(data1)
-    result = alu_module.scan(*alus, x, y, operators.number(initial), *reverse)
+    result = alu_module.scan(*alus, x, y, values.scalar(initial), *reverse)
     values.put(core, "tensor_tensor_scan", dst, result)

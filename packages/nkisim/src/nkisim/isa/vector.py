@@ -8,10 +8,10 @@ import numpy as np
 
 from nkisim import alu as alu_module
 from nkisim import dtypes
-from nkisim.alu import AluOp, resolve
+from nkisim.alu import AluOp
 from nkisim.core import Core, current
 from nkisim.enums import Engine, MemoryRegion
-from nkisim.isa import checks, values
+from nkisim.isa import checks, operators, values
 from nkisim.tensor import NkiTensor
 from nkisim.trace import Instruction
 
@@ -41,11 +41,11 @@ def tensor_copy(
     checks.operand(core, op, "src", src)
     checks.reach(core, op, chosen, dst=dst, src=src)
     checks.same_size(core, op, "dst", dst, "src", src)
-    if dst.dtype.values > 1 or src.dtype.values > 1:
-        if dst.dtype is not src.dtype:
-            core.violation(
-                "constraint", f"{op}: dst is {dst.dtype}, src {src.dtype}; packed types never convert"
-            )
+    if (dst.dtype.values > 1 or src.dtype.values > 1) and dst.dtype is not src.dtype:
+        core.violation(
+            "constraint",
+            f"{op}: dst is {dst.dtype}, src {src.dtype}; packed types never convert",
+        )
     instruction = core.issue(op, chosen, (dst,), (src,), name)
     if core.numerics:
         if dst.dtype is src.dtype:
@@ -80,13 +80,15 @@ def memset(
             "constraint", f"{op}: value is {value!r}; for a {dst.dtype} dst it must be an integer"
         )
     if dst.dtype.values > 1 and value != 0:
-        core.violation(
-            "constraint", f"{op}: value is {value!r}; a {dst.dtype} dst takes only 0"
-        )
+        core.violation("constraint", f"{op}: value is {value!r}; a {dst.dtype} dst takes only 0")
     details = {"value": float(value)}
     instruction = core.issue(op, chosen, (dst,), (), name, details)
     if core.numerics:
-        if dst.dynamic is None:
+        if dst.dtype in checks.FP8:
+            # the value may be too large for so narrow a type
+            filled = np.full((dst.shape[0], dst.access().elements), value, np.float32)
+            values.put(core, op, dst, filled)
+        elif dst.dynamic is None:
             dst.array()[...] = dtypes.cast(np.asarray(value), dst.dtype)
         else:
             filled = np.full((dst.shape[0], dst.access().elements), value)
@@ -164,7 +166,7 @@ def tensor_tensor(
     """
     core = current("nisa.tensor_tensor")
     what = "tensor_tensor"
-    alu = _binary(core, what, "op", op)
+    alu = operators.binary(core, what, "op", op)
     checks.operand(core, what, "dst", dst)
     checks.operand(core, what, "data1", data1)
     checks.operand(core, what, "data2", data2)
@@ -184,7 +186,7 @@ def tensor_tensor(
     if core.numerics:
         if alu.kind == "bitvec":
             result = alu.function(values.raw(data1), values.raw(data2))
-            dst.assign(dtypes.cast(result, dst.dtype))
+            operators.put_bits(dst, result)
         elif exact and chosen is Engine.gpsimd:
             result = alu_module.integer(alu, values.raw(data1), values.raw(data2), dst.dtype.numpy)
             dst.assign(result)
@@ -235,8 +237,8 @@ def tensor_scalar(
     """
     core = current("nisa.tensor_scalar")
     what = "tensor_scalar"
-    first = _operation(core, what, "op0", op0)
-    second = None if op1 is None else _operation(core, what, "op1", op1)
+    first = operators.operation(core, what, "op0", op0)
+    second = None if op1 is None else operators.operation(core, what, "op1", op1)
     checks.operand(core, what, "dst", dst)
     checks.operand(core, what, "data", data)
     checks.same_size(core, what, "dst", dst, "data", data)
@@ -245,15 +247,15 @@ def tensor_scalar(
     if second is not None and second.kind != first.kind:
         core.violation(
             "constraint",
-            f"{what}: op0 is {first.name} and op1 {second.name}; both must be arithmetic, or both work "
-            "on bits",
+            f"{what}: op0 is {first.name} and op1 {second.name}; both must be arithmetic, or both "
+            "work on bits",
         )
     if second is None and operand1 is not None:
         core.violation("constraint", f"{what}: operand1 is {operand1!r}, but there is no op1")
     reads = [data]
-    operand0 = _check_operand(core, what, "operand0", first, operand0, data, reads)
+    operand0 = operators.operand(core, what, "operand0", first, operand0, data, reads)
     if second is not None:
-        operand1 = _check_operand(core, what, "operand1", second, operand1, data, reads)
+        operand1 = operators.operand(core, what, "operand1", second, operand1, data, reads)
     chosen = checks.choose_engine(core, what, engine, _COPY_ENGINES, _scalar_default(first, second))
     _check_scalar_engines(core, what, chosen, first, second, reads)
     details = {"op0": first.name, "op1": None if second is None else second.name}
@@ -276,21 +278,20 @@ def _tensor_scalar_values(
         bits = values.raw(data)
         for alu, operand, reverse in steps:
             other = values.raw(operand) if type(operand) is NkiTensor else operand
-            bits = alu.function(other, bits) if reverse else alu.function(bits, other)
-        dst.assign(dtypes.cast(bits, dst.dtype))
+            bits = operators.apply(alu, bits, other, reverse)
+        operators.put_bits(dst, bits)
         return
     if data.dtype in _INT32 and dst.dtype in _INT32 and all(_plain_integer(s) for s in steps):
         # the pattern of address arithmetic, exact in 32 bits
         whole = values.raw(data)
         for alu, operand, reverse in steps:
-            pair = (operand, whole) if reverse else (whole, operand)
-            whole = alu_module.integer(alu, *pair, dst.dtype.numpy)
+            first, second = (operand, whole) if reverse else (whole, operand)
+            whole = alu_module.integer(alu, first, second, dst.dtype.numpy)
         dst.assign(whole)
         return
     result = values.single(data)
     for alu, operand, reverse in steps:
-        other = values.scalar(operand)
-        result = alu.function(other, result) if reverse else alu.function(result, other)
+        result = operators.apply(alu, result, values.scalar(operand), reverse)
     values.put(core, what, dst, result)
 
 
@@ -306,7 +307,12 @@ def _scalar_default(first: AluOp, second: AluOp | None) -> Engine:
 
 
 def _check_scalar_engines(
-    core: Core, what: str, engine: Engine, first: AluOp, second: AluOp | None, reads: list[NkiTensor]
+    core: Core,
+    what: str,
+    engine: Engine,
+    first: AluOp,
+    second: AluOp | None,
+    reads: list[NkiTensor],
 ) -> None:
     names = (first.name, None if second is None else second.name)
     if engine is Engine.gpsimd:
@@ -319,24 +325,9 @@ def _check_scalar_engines(
         if names not in (("multiply", None), ("multiply", "add"), ("add", None)):
             core.violation(
                 "constraint",
-                f"{what}: op0 is {names[0]} and op1 {names[1]}; the Scalar engine computes multiply, "
-                "multiply then add, or add",
+                f"{what}: op0 is {names[0]} and op1 {names[1]}; the Scalar engine computes "
+                "multiply, multiply then add, or add",
             )
-
-
-def _check_operand(
-    core: Core, what: str, name: str, alu: AluOp, operand: Any, data: NkiTensor, reads: list[NkiTensor]
-) -> Any:
-    if alu.unary:
-        if operand is not None and (type(operand) is NkiTensor or operand != 0):
-            core.violation(
-                "constraint", f"{what}: {name} is {operand!r}; {alu.name} takes None or 0"
-            )
-        return 0.0
-    if operand is None:
-        raise TypeError(f"{what}: {name} is None; {alu.name} needs a number or a [P, 1] tensor")
-    checks.scalar_operand(core, what, name, operand, data, reads)
-    return operand
 
 
 def scalar_tensor_tensor(
@@ -363,8 +354,8 @@ def scalar_tensor_tensor(
     """
     core = current("nisa.scalar_tensor_tensor")
     what = "scalar_tensor_tensor"
-    first = _arithmetic(core, what, "op0", op0)
-    second = _arithmetic(core, what, "op1", op1)
+    first = operators.arithmetic(core, what, "op0", op0)
+    second = operators.arithmetic(core, what, "op1", op1)
     checks.operand(core, what, "dst", dst)
     checks.operand(core, what, "data", data)
     checks.operand(core, what, "operand1", operand1)
@@ -373,12 +364,12 @@ def scalar_tensor_tensor(
     checks.not_both_psum(core, what, data=data, operand1=operand1)
     checks.no_packed(core, what, dst=dst, data=data, operand1=operand1)
     reads = [data, operand1]
-    operand0 = _check_operand(core, what, "operand0", first, operand0, data, reads)
+    operand0 = operators.operand(core, what, "operand0", first, operand0, data, reads)
     details = {"op0": first.name, "op1": second.name}
     instruction = core.issue(what, Engine.vector, (dst,), reads, name, details)
     if core.numerics:
         x, s = values.single(data), values.scalar(operand0)
-        middle = first.function(s, x) if reverse0 else first.function(x, s)
+        middle = operators.apply(first, x, s, reverse0)
         y = values.single(operand1)
         result = second.function(y, middle) if reverse1 else second.function(middle, y)
         values.put(core, what, dst, result)
@@ -401,32 +392,3 @@ def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Inst
     if core.numerics:
         values.put(core, op, dst, np.float32(1) / values.single(data))
     return instruction
-
-
-def _operation(core: Core, what: str, argument: str, op: Any) -> AluOp:
-    alu = resolve(op, f"{what}: {argument}")
-    if core.target < alu.min_generation:
-        core.require_generation(f"{what}: {argument} {alu.name}", alu.min_generation)
-    if alu.name in _NOT_COMPILED:
-        core.violation("unsupported", f"{what}: {argument} is {alu.name}, which does not compile")
-    return alu
-
-
-def _binary(core: Core, what: str, argument: str, op: Any) -> AluOp:
-    alu = _operation(core, what, argument, op)
-    if alu.unary:
-        core.violation("constraint", f"{what}: {argument} is {alu.name}, which takes one operand")
-    return alu
-
-
-def _arithmetic(core: Core, what: str, argument: str, op: Any) -> AluOp:
-    alu = _operation(core, what, argument, op)
-    if alu.kind != "arith":
-        core.violation(
-            "constraint", f"{what}: {argument} is {alu.name}; it must be an arithmetic operation"
-        )
-    return alu
-
-
-# what AWS's simulator computes and its compiler does not take
-_NOT_COMPILED = frozenset({"divide", "fmod", "mod"})

@@ -86,7 +86,7 @@ def _sizes(what: str, shape: Any) -> tuple[int, ...]:
 
 def _hbm_address(what: str, address: Any) -> int:
     if isinstance(address, tuple) and len(address) == 1 and isinstance(address[0], int):
-        (byte,) = address
+        byte: int = address[0]
         if byte >= 0:
             return byte
     raise NkiValidationError(

@@ -45,7 +45,7 @@ def unary(name: str, x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _further(name: str, dst: NkiTensor, x: NkiTensor) -> None:
-    """A function that `nisa.activation` does not offer by name, as one pass of the Scalar engine."""
+    """A function that `nisa.activation` does not have, as one pass of the Scalar engine."""
     core = current(f"nl.{name}")
     op = "activation"
     checks.operand(core, op, "dst", dst)
@@ -86,31 +86,34 @@ def _rsqrt(dst: NkiTensor, x: NkiTensor) -> None:
     nisa.tensor_scalar(dst, x, operations.rsqrt, 0.0, engine=Engine.gpsimd)
 
 
-# 2 pi in three parts, the first two so short that their products with whole numbers below 2**13
-# are exact in fp32 (the reduction of W. J. Cody and W. Waite, Software Manual for the Elementary
+# pi in three parts, the first two so short that their products with whole numbers below 2**13 are
+# exact in fp32 (the reduction of W. J. Cody and W. Waite, Software Manual for the Elementary
 # Functions, 1980)
-_TURN_HIGH = float(np.round(2 * math.pi * 2.0**8) * 2.0**-8)
-_TURN_MIDDLE = float(np.round((2 * math.pi - _TURN_HIGH) * 2.0**19) * 2.0**-19)
-_TURN_LOW = 2 * math.pi - _TURN_HIGH - _TURN_MIDDLE
-_HALF_TURN = float(np.float32(math.pi))
+_PI_HIGH = float(np.round(math.pi * 2.0**9) * 2.0**-9)
+_PI_MIDDLE = float(np.round((math.pi - _PI_HIGH) * 2.0**20) * 2.0**-20)
+_PI_LOW = math.pi - _PI_HIGH - _PI_MIDDLE
 
 
 def _sin(dst: NkiTensor, x: NkiTensor) -> None:
-    """The sine of what is left of `x` after whole turns, since `activation` takes -pi to pi."""
+    """The sine of what is left of `x` after whole half turns, as `activation` takes -pi to pi.
+
+    An odd number of half turns changes the sign.
+    """
     core = current("nl.sin")
-    turns = operands.tile(core, x.shape, dtypes.int32)
+    half_turns = operands.tile(core, x.shape, dtypes.int32)
     angle = operands.tile(core, x.shape, dtypes.float32)
     # converting to an integer rounds to the nearest
-    nisa.tensor_scalar(turns, x, operations.multiply, 1 / (2 * math.pi))
+    nisa.tensor_scalar(half_turns, x, operations.multiply, 1 / math.pi)
     rest = x
-    for part in (_TURN_HIGH, _TURN_MIDDLE, _TURN_LOW):
+    for part in (_PI_HIGH, _PI_MIDDLE, _PI_LOW):
         nisa.scalar_tensor_tensor(
-            angle, turns, operations.multiply, -part, operations.add, rest
+            angle, half_turns, operations.multiply, -part, operations.add, rest
         )
         rest = angle
-    nisa.tensor_scalar(
-        angle, angle, operations.minimum, _HALF_TURN, op1=operations.maximum, operand1=-_HALF_TURN
-    )
+    sign = operands.tile(core, x.shape, dtypes.int32)
+    nisa.tensor_scalar(sign, half_turns, operations.bitwise_and, 1)
+    nisa.tensor_scalar(sign, sign, operations.multiply, -2, op1=operations.add, operand1=1)
+    nisa.tensor_tensor(angle, angle, sign, operations.multiply)
     nisa.activation(dst, operations.sin, angle)
 
 

@@ -66,7 +66,7 @@ _BOTH: tuple[FrontEnd, ...] = ("parser", "tracer")
 RULES: tuple[Rule, ...] = (
     # Python that a front end rejects
     Rule("is-comparison", "error", _PARSER, "`is` and `is not` are not taken; use == or !=."),
-    Rule("try-statement", "error", _PARSER, "try, except and raise-and-catch are not taken."),
+    Rule("try-statement", "error", _PARSER, "try and except are not taken."),
     Rule("generator", "error", _PARSER, "yield and generator expressions are not taken."),
     Rule(
         "with-statement",

@@ -61,6 +61,8 @@ class Sources:
 
     def __init__(self) -> None:
         self._trees: dict[str, ast.Module] = {}
+        # by file, then by name and first line
+        self._functions: dict[str, dict[tuple[str, int], list[FunctionNode]]] = {}
 
     def of(self, function: types.FunctionType) -> Source:
         """The tree of `function`.
@@ -70,16 +72,15 @@ class Sources:
         """
         name = function.__name__
         code = function.__code__
-        tree = self._tree(code.co_filename, name)
-        found = [node for node in ast.walk(tree) if _is_at(node, name, code.co_firstlineno)]
+        if code.co_filename not in self._functions:
+            self._functions[code.co_filename] = _index(self._tree(code.co_filename, name))
+        found = self._functions[code.co_filename].get((name, code.co_firstlineno), [])
         if len(found) != 1:
             raise SourceNotFoundError(
                 f"{name} is not to be found at {code.co_filename}:{code.co_firstlineno} "
                 f"({len(found)} functions of that name there)"
             )
-        node = found[0]
-        assert isinstance(node, FunctionNode)
-        return Source(function, node, code.co_filename)
+        return Source(function, found[0], code.co_filename)
 
     def of_class(self, kind: type) -> tuple[ast.ClassDef, str]:
         """The tree of class `kind`, and its file.
@@ -111,13 +112,17 @@ class Sources:
         return self._trees[file]
 
 
-def _is_at(node: ast.AST, name: str, line: int) -> bool:
-    if isinstance(node, ast.Lambda):
-        return name == "<lambda>" and node.lineno == line
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
-        return False
-    # a code object begins at its first decorator
-    return line == min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+def _index(tree: ast.Module) -> dict[tuple[str, int], list[FunctionNode]]:
+    """The functions of a file, by name and by the line at which their code objects begin."""
+    found: dict[tuple[str, int], list[FunctionNode]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Lambda):
+            found.setdefault(("<lambda>", node.lineno), []).append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            # a code object begins at its first decorator
+            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            found.setdefault((node.name, line), []).append(node)
+    return found
 
 
 def _definition(scope: ast.AST, name: str, file: str) -> ast.AST:

@@ -122,10 +122,11 @@ class _Memories:
 
     def of(self, access: Access) -> _Memory | None:
         place = access.place
-        if place.on_chip:
+        region = place.region
+        if region is MemoryRegion.sbuf or region is MemoryRegion.psum:
             if place.address is None:
                 raise NkiValidationError(f"{place!r} has no address yet")
-            return self._sbuf if place.region is MemoryRegion.sbuf else self._psum
+            return self._sbuf if region is MemoryRegion.sbuf else self._psum
         return self._hbm.get(place)
 
 
@@ -142,32 +143,36 @@ def _written_hbm(instructions: list[Instruction]) -> set[Place]:
 _Write = tuple[int, int, int, int, bool, Access, int]
 # the same with all instructions that have read exactly these bytes
 _Read = tuple[int, int, int, int, bool, Access, list[int]]
-_ReadKey = tuple[int, int, int, int, int, tuple[tuple[int, int], ...]]
+# lo, hi, p0, p1, run, steps
+_Extent = tuple[int, int, int, int, int, tuple[tuple[int, int], ...]]
 
 
 class _Memory:
     """Who wrote and who read which bytes last, as far as a later instruction may have to wait.
 
-    What a write covers entirely is forgotten: whoever waits for the write waits for that too. A
-    covered entry lies in the buckets of the write only, so it goes from all of them at once.
+    What a write covers is forgotten: whoever waits for the write waits for that too. For the same
+    reason a write that waits for a reader does not have to wait for what that has waited for.
     """
 
-    __slots__ = ("_reads", "_shift", "_writes")
+    __slots__ = ("_reader", "_reads", "_shift", "_writes")
 
     def __init__(self, shift: int) -> None:
         self._shift = shift
+        # by bucket; entries without gaps are cut to it, so that each is forgotten bucket by bucket
         self._writes: dict[int, list[_Write]] = {}
-        self._reads: dict[int, dict[_ReadKey, _Read]] = {}
+        self._reads: dict[int, dict[_Extent, _Read]] = {}
+        # of each writer the last reader
+        self._reader: dict[int, int] = {}
 
     def read(self, access: Access, index: int, found: dict[int, int]) -> None:
         base = access.place.address or 0
         lo, hi, p0, p1 = base + access.lo, base + access.hi, access.p0, access.p1
         if hi <= lo:
             return
-        solid = access.run >= hi - lo
-        shift = self._shift
-        buckets = range(lo >> shift, ((hi - 1) >> shift) + 1)
-        for bucket in buckets:
+        run, steps, shift = access.run, access.steps, self._shift
+        solid = run >= hi - lo
+        key = (lo, hi, p0, p1, run, steps)
+        for bucket in range(lo >> shift, ((hi - 1) >> shift) + 1):
             for e_lo, e_hi, e_p0, e_p1, e_solid, other, writer in self._writes.get(bucket, ()):
                 if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
                     continue
@@ -175,71 +180,105 @@ class _Memory:
                     continue
                 if (solid and e_solid) or overlap(access, other):
                     found[writer] = FLOW
-        key = (lo, hi, p0, p1, access.run, access.steps)
-        entry = self._reads.setdefault(buckets[0], {}).get(key)
-        if entry is not None:
-            entry[6].append(index)
-            return
-        entry = (lo, hi, p0, p1, solid, access, [index])
-        for bucket in buckets:
-            self._reads.setdefault(bucket, {})[key] = entry
+                    self._reader[writer] = index
+            reads = self._reads.setdefault(bucket, {})
+            known = reads.get(key)
+            if known is not None:
+                known[6].append(index)
+                continue
+            low, high = _cut(lo, hi, bucket, shift) if solid else (lo, hi)
+            reads[key] = (low, high, p0, p1, solid, access, [index])
 
     def write(self, access: Access, index: int, found: dict[int, int]) -> None:
         base = access.place.address or 0
         lo, hi, p0, p1 = base + access.lo, base + access.hi, access.p0, access.p1
         if hi <= lo:
             return
-        solid = access.run >= hi - lo
         shift = self._shift
-        entry = (lo, hi, p0, p1, solid, access, index)
+        solid = access.run >= hi - lo
         for bucket in range(lo >> shift, ((hi - 1) >> shift) + 1):
-            writes = self._writes.get(bucket)
-            self._writes[bucket] = [entry] if writes is None else _after(entry, writes, found)
+            low, high = _cut(lo, hi, bucket, shift) if solid else (lo, hi)
+            entry = (low, high, p0, p1, solid, access, index)
             reads = self._reads.get(bucket)
             if reads:
-                self._forget_reads(reads, entry, found)
+                self._reads[bucket] = _forget_reads(entry, reads, found)
+            writes = self._writes.get(bucket)
+            if writes:
+                self._writes[bucket] = self._after(entry, writes, found)
+            else:
+                self._writes[bucket] = [entry]
 
-    def _forget_reads(
-        self, reads: dict[_ReadKey, _Read], entry: _Write, found: dict[int, int]
-    ) -> None:
+    def _after(self, entry: _Write, writes: list[_Write], found: dict[int, int]) -> list[_Write]:
+        """The writes to remember after one more."""
         lo, hi, p0, p1, solid, access, _ = entry
-        covered = []
-        for key, (e_lo, e_hi, e_p0, e_p1, e_solid, other, readers) in reads.items():
+        reader = self._reader
+        kept = []
+        for old in writes:
+            e_lo, e_hi, e_p0, e_p1, e_solid, other, writer = old
             if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
+                kept.append(old)
                 continue
             if not (solid and e_solid) and not overlap(access, other):
+                kept.append(old)
                 continue
-            for reader in readers:
-                found.setdefault(reader, ANTI)
-            if _covers(entry, e_lo, e_hi, e_p0, e_p1, other):
-                covered.append(key)
-        for key in covered:
-            del reads[key]
+            if reader.get(writer) not in found:
+                found.setdefault(writer, ANTI)
+            for low, high in _left(entry, e_lo, e_hi, e_p0, e_p1, e_solid, other):
+                kept.append((low, high, e_p0, e_p1, e_solid, other, writer))
+        kept.append(entry)
+        return kept
 
 
-def _after(entry: _Write, writes: list[_Write], found: dict[int, int]) -> list[_Write]:
-    """The writes to remember after one more."""
+def _cut(lo: int, hi: int, bucket: int, shift: int) -> tuple[int, int]:
+    return max(lo, bucket << shift), min(hi, (bucket + 1) << shift)
+
+
+def _forget_reads(
+    entry: _Write, reads: dict[_Extent, _Read], found: dict[int, int]
+) -> dict[_Extent, _Read]:
+    """Wait for those that read what is overwritten; the reads to remember after that."""
     lo, hi, p0, p1, solid, access, _ = entry
-    kept = []
-    for old in writes:
-        e_lo, e_hi, e_p0, e_p1, e_solid, other, writer = old
+    kept: dict[_Extent, _Read] = {}
+    for key, old in reads.items():
+        e_lo, e_hi, e_p0, e_p1, e_solid, other, readers = old
         if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
-            kept.append(old)
+            kept[key] = old
             continue
         if not (solid and e_solid) and not overlap(access, other):
-            kept.append(old)
+            kept[key] = old
             continue
-        found.setdefault(writer, ANTI)
-        if not _covers(entry, e_lo, e_hi, e_p0, e_p1, other):
-            kept.append(old)
-    kept.append(entry)
+        for reader in readers:
+            found.setdefault(reader, ANTI)
+        for low, high in _left(entry, e_lo, e_hi, e_p0, e_p1, e_solid, other):
+            if low == e_lo and high == e_hi:
+                kept[key] = old
+                continue
+            # what is left is no longer what `key` stands for
+            rest = (low, high, e_p0, e_p1, high - low, ())
+            if rest in kept:
+                kept[rest][6].extend(readers)
+            else:
+                kept[rest] = (low, high, e_p0, e_p1, True, other, list(readers))
     return kept
 
 
-def _covers(entry: _Write, e_lo: int, e_hi: int, e_p0: int, e_p1: int, other: Access) -> bool:
+def _left(
+    entry: _Write, e_lo: int, e_hi: int, e_p0: int, e_p1: int, e_solid: bool, other: Access
+) -> list[tuple[int, int]]:
+    """What of an older entry remains to be waited for after the write `entry`."""
     lo, hi, p0, p1, solid, access, _ = entry
     if p0 > e_p0 or p1 < e_p1:
-        return False
-    if solid:
-        return lo <= e_lo and e_hi <= hi
-    return lo == e_lo and hi == e_hi and access.run == other.run and access.steps == other.steps
+        return [(e_lo, e_hi)]
+    if not solid:
+        same = access.run == other.run and access.steps == other.steps
+        return [] if same and lo == e_lo and hi == e_hi else [(e_lo, e_hi)]
+    if lo <= e_lo and e_hi <= hi:
+        return []
+    if not e_solid:
+        return [(e_lo, e_hi)]
+    left = []
+    if e_lo < lo:
+        left.append((e_lo, lo))
+    if hi < e_hi:
+        left.append((hi, e_hi))
+    return left

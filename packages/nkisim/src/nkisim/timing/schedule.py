@@ -292,7 +292,7 @@ class _Run:
         if behind >= 0 and first > begin:
             self.cause[k], self.bound[k] = behind, first
         self.end[k] = self.done[k] = arrived
-        queue.free = max(time, first - self.machine.dma_start_ns)
+        queue.free = time + (first - begin)
 
     def _release(self, k: int, kinds: tuple[int, ...]) -> None:
         """Tell those that wait for `k` when it lets them start."""
