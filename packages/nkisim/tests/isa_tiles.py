@@ -155,7 +155,9 @@ def assert_same(found: Array, wanted: Array) -> None:
         np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
 
 
-def assert_near(found: Array, wanted: Array, relative: float = 2e-6, absolute: float = 1e-6) -> None:
+def assert_near(
+    found: Array, wanted: Array, relative: float = 2e-6, absolute: float = 1e-6
+) -> None:
     """Float results of a computation in another order, up to one rounding of their type."""
     kind = dtypes.resolve(found.dtype)
     steps = {

@@ -282,6 +282,11 @@ def test_an_instruction_on_an_engine_that_cannot_run_it_has_no_cost() -> None:
         priced(on(Engine.gpsimd, "bn_stats", 8, 6))
 
 
+def test_a_barrier_on_any_engine_is_one_issue() -> None:
+    for engine in (Engine.tensor, Engine.vector, Engine.gpsimd, Engine.sync):
+        assert cycles(Maker().issue("core_barrier", engine)) == pytest.approx(64)
+
+
 # Transfers
 
 
@@ -416,6 +421,21 @@ def test_a_gather_counts_the_rows_only() -> None:
     moved = priced(instruction).transfer
     assert moved is not None
     assert (moved.read, moved.descriptors, moved.dge) == (128 * 1024, 128, "swdge")
+
+
+def test_an_index_is_no_source_of_a_sum() -> None:
+    maker = Maker()
+    table, rows = maker.hbm(1024, 512), maker.sbuf(128, 512)
+    index = maker.sbuf(128, 1, dtype=uint32)
+    target = part(table, 0, 2048, ((2048, 128),), dynamic=True)
+    details = TRANSFER | {"indirect": True, "dge": "unknown"}
+    instruction = maker.issue(
+        "dma_compute", Engine.dma, (target,), (target, rows, index), **details
+    )
+    moved = priced(instruction).transfer
+    assert moved is not None
+    assert moved.descriptors == 2 * 128
+    assert (moved.read, moved.written) == (128 * 2048, 128 * 2048)
 
 
 # Collectives

@@ -151,6 +151,26 @@ def test_partitions_separate_transfers() -> None:
     assert edges(maker.trace) == {(p, 4): FLOW for p in range(4)}
 
 
+@pytest.mark.parametrize(
+    "overwritten",
+    # (low byte, bytes, partitions)
+    [(0, 256, (0, 64)), (0, 256, (64, 128)), (0, 128, (0, 128)), (128, 128, (0, 128))],
+)
+def test_what_a_write_leaves_is_still_waited_for(
+    overwritten: tuple[int, int, tuple[int, int]],
+) -> None:
+    maker = Maker()
+    tile, low, run, partitions = maker.sbuf(128, 64, address=0), *overwritten
+    maker.issue("memset", Engine.vector, (tile,), value=0)
+    maker.issue("memset", Engine.vector, (part(tile, low, run, (), partitions),), value=1)
+    for quarter in ((0, 64), (64, 128)):
+        for half in (0, 128):
+            maker.copy(maker.sbuf(64, 32, address=4096), part(tile, half, 128, (), quarter))
+            inside = partitions[0] <= quarter[0] < partitions[1] and low <= half < low + run
+            found = dependencies.find(maker.trace).of(len(maker.trace) - 1)
+            assert {k for k in found if k < 2} == {1 if inside else 0}
+
+
 def test_an_address_that_is_used_again_is_waited_for() -> None:
     maker = Maker()
     source, sink = maker.hbm(128, 64), maker.hbm(128, 64)

@@ -191,9 +191,7 @@ def test_softmax_as_attention_computes_it() -> None:
         data = tile(scores, dtypes.float32, MemoryRegion.psum)
         negative = tile(-scores.max(1, keepdims=True) * 0.25, dtypes.float32)
         weights, total = empty((128, 512), dtypes.bfloat16), empty((128, 1))
-        activation(
-            weights, nl.exp, data, negative, 0.25, nl.add, total, ReduceCmd.reset_reduce
-        )
+        activation(weights, nl.exp, data, negative, 0.25, nl.add, total, ReduceCmd.reset_reduce)
         return contents(weights), contents(total)
 
     weights, total = on_core(body)
@@ -382,7 +380,8 @@ def test_activation_rejects() -> None:
     rejected(call(reduce_op=nl.maximum), "reduce_op is maximum", "add")
     rejected(call(reduce_cmd=ReduceCmd.reduce), "reduce_op is None", "reduce_cmd.reduce")
     rejected(
-        call(reduce_op=nl.add, reduce_cmd=ReduceCmd.load_reduce), "reduce_cmd is reduce_cmd.load_reduce"
+        call(reduce_op=nl.add, reduce_cmd=ReduceCmd.load_reduce),
+        "reduce_cmd is reduce_cmd.load_reduce",
     )
     refused(call(reduce_op=nl.add, reduce_cmd=1), "reduce_cmd is 1")
     call = lambda **more: activation_call(activation_reduce, **more)  # noqa: E731
@@ -504,7 +503,9 @@ def test_activate2_rejects() -> None:
     rejected(call(), "activate2", "gen4", target="gen3")
     for op0, op1 in ((nl.add, nl.add), (nl.bypass, nl.add), (nl.add, nl.multiply)):
         rejected(
-            call(op0=op0, op1=op1), f"op0 is {op0.__name__} and op1 {op1.__name__}", "(multiply, add)"
+            call(op0=op0, op1=op1),
+            f"op0 is {op0.__name__} and op1 {op1.__name__}",
+            "(multiply, add)",
         )
     rejected(
         call(imm0=of((4, 1)), imm1=of((4, 1), dtypes.bfloat16)), "imm0 is float32 and imm1 bfloat16"

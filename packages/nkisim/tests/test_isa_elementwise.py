@@ -241,9 +241,7 @@ def test_tensor_copy_rejects() -> None:
     elements=st.integers(1, 60),
     value=st.sampled_from([0, 1, 7, -3, 0.5, -0.25, 1e30, math.inf]),
 )
-def test_memset(
-    dtype: DType, layout: str, partitions: int, elements: int, value: float
-) -> None:
+def test_memset(dtype: DType, layout: str, partitions: int, elements: int, value: float) -> None:
     if dtype.is_integer:
         value = 7 if isinstance(value, float) else value
 
@@ -272,7 +270,9 @@ def test_memset_of_parts() -> None:
 def test_memset_rejects() -> None:
     call = calling(memset, dst=lambda: empty((4, 6)), value=0)
     rejected(call(dst=lambda: empty((4, 6), dtypes.int16), value=1.0), "value is 1.0", "int16")
-    rejected(call(dst=lambda: empty((4, 6), dtypes.float8_e5m2_x4), value=1), "value is 1", "only 0")
+    rejected(
+        call(dst=lambda: empty((4, 6), dtypes.float8_e5m2_x4), value=1), "value is 1", "only 0"
+    )
     assert on_core(call(dst=lambda: empty((4, 6), dtypes.float8_e5m2_x4))) is not None
     refused(call(value=None), "value is None")
     refused(call(value=of((4, 1))), "value is NkiTensor")
@@ -281,7 +281,8 @@ def test_memset_rejects() -> None:
     rejected(call(dst=lambda: empty((16, 6))[5:10]), "dst starts at partition 5", "0, 32, 64 or 96")
     rejected(call(dst=lambda: empty((16, 6))[0:16:2]), "dst takes every 2th partition")
     warned(
-        call(dst=lambda: empty((4, 6), dtypes.float8_e4m3fn), value=1000), "values up to 1000 do not"
+        call(dst=lambda: empty((4, 6), dtypes.float8_e4m3fn), value=1000),
+        "values up to 1000 do not",
     )
 
 
@@ -525,7 +526,9 @@ def test_tensor_tensor_rejects() -> None:
     rejected(call(data2=of((4, 1))), "data2 is", "[4, 1]", "they must be equal")
     rejected(call(data1=of((3, 6))), "data1 has 3 partitions")
     rejected(
-        call(data1=of((4, 6), region=PSUM), data2=of((4, 6), region=PSUM)), "data1 and data2", "PSUM"
+        call(data1=of((4, 6), region=PSUM), data2=of((4, 6), region=PSUM)),
+        "data1 and data2",
+        "PSUM",
     )
     rejected(call(op=nl.power, engine="vector"), "op is power", "GpSimd")
     rejected(call(op=nl.power, data1=of((4, 6), region=PSUM)), "data1 is", "PSUM")
@@ -550,7 +553,9 @@ def test_tensor_tensor_rejects() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    names=st.tuples(*[st.sampled_from(sorted(set(ARITHMETIC) - {"divide", "mod"} | set(UNARY)))] * 2),
+    names=st.tuples(
+        *[st.sampled_from(sorted(set(ARITHMETIC) - {"divide", "mod"} | set(UNARY)))] * 2
+    ),
     two=st.booleans(),
     source=st.sampled_from(DTYPES),
     target=st.sampled_from(DTYPES),
@@ -670,9 +675,7 @@ def test_fields_of_a_word() -> None:
 
     def body() -> Array:
         dst = empty((1, 3), dtypes.uint8)
-        tensor_scalar(
-            dst, tile(words), nl.right_shift, 8, op1=nl.bitwise_and, operand1=0xFF
-        )
+        tensor_scalar(dst, tile(words), nl.right_shift, 8, op1=nl.bitwise_and, operand1=0xFF)
         return contents(dst)
 
     assert on_core(body).tolist() == [[0x56, 0xFF, 0xFF]]
@@ -688,9 +691,7 @@ def test_shift_amounts_from_a_tensor() -> None:
     assert on_core(body).tolist() == [[2, 4], [1 << 15, 0]]
 
 
-@pytest.mark.parametrize(
-    ("op0", "op1"), [("multiply", None), ("multiply", "add"), ("add", None)]
-)
+@pytest.mark.parametrize(("op0", "op1"), [("multiply", None), ("multiply", "add"), ("add", None)])
 def test_what_the_scalar_engine_computes(op0: str, op1: str | None) -> None:
     def body() -> Array:
         dst = empty((1, 2))
@@ -728,9 +729,7 @@ def test_tensor_scalar_rejects() -> None:
     rejected(call(op0=nl.bitwise_and, operand0=of((4, 1)), **ints), "operand0 is float32")
     rejected(call(op0=nl.power, operand0=2.0, engine="vector"), "power", "GpSimd")
     rejected(call(engine="gpsimd", data=of((4, 6), region=PSUM)), "data is", "PSUM")
-    rejected(
-        call(engine="gpsimd", operand0=of((4, 1), region=PSUM)), "an operand is", "PSUM"
-    )
+    rejected(call(engine="gpsimd", operand0=of((4, 1), region=PSUM)), "an operand is", "PSUM")
     rejected(call(engine="scalar", op0=nl.subtract), "op0 is subtract", "multiply then add")
     rejected(call(engine="scalar", op1=nl.multiply, operand1=2), "op0 is add and op1 multiply")
     rejected(call(engine="scalar"), "Scalar engine", "gen3", target="gen2")

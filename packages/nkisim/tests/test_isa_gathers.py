@@ -101,7 +101,7 @@ def test_local_gather_on_a_slice_of_a_larger_tile() -> None:
 
 
 def test_the_documented_use_with_indices_of_blocks() -> None:
-    """Logical indices count blocks; the instruction takes elements, so they are multiplied first."""
+    """Logical indices count blocks; the instruction takes elements, so they are multiplied."""
     blocks = np.arange(16 * 8 * 4).reshape(16, 8, 4)
     logical = np.array([[7], [0], [3], [3], *[[1]] * 12])
 

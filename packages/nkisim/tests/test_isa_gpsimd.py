@@ -28,6 +28,7 @@ from isa_tiles import (
     stored,
     tile,
 )
+
 from nkisim import dtypes
 from nkisim import operations as nl
 from nkisim.enums import Engine, MemoryRegion

@@ -285,7 +285,11 @@ def test_what_the_state_instructions_reject() -> None:
         return tile(np.ones(shape), dtype, region or MemoryRegion.sbuf)
 
     vector, gpsimd = Engine.vector, Engine.gpsimd
-    for call, op in ((rand_set_state, "rand_set_state: src_seeds"), (rand_get_state, "rand_get_state: dst")):  # fmt: skip
+    calls: list[tuple[Any, str]] = [
+        (rand_set_state, "rand_set_state: src_seeds"),
+        (rand_get_state, "rand_get_state: dst"),
+    ]
+    for call, op in calls:
         name = op.split(":", 1)[0]
         rejected(lambda c=call: c(state((4, 24))), op, "[P, 6]")
         rejected(lambda c=call: c(state((4, 6)), vector), op, "[P, 24]")
@@ -297,7 +301,9 @@ def test_what_the_state_instructions_reject() -> None:
         refused(lambda c=call: c(state((4, 6)), 3), name + ": engine is 3")
         for engine in (gpsimd, Engine.unknown):
             assert on_core(lambda c=call, e=engine: c(state((4, 6)), e), "gen3").engine is gpsimd
-    rejected(lambda: rand_set_state(empty((4, 6), dtypes.uint32)), "src_seeds", "nothing has written")
+    rejected(
+        lambda: rand_set_state(empty((4, 6), dtypes.uint32)), "src_seeds", "nothing has written"
+    )
     rejected(lambda: set_rng_seed(tile([[1, 2]], dtypes.int32)), "src_seeds", "[1, 1]")
     rejected(lambda: set_rng_seed(tile([[1], [2]], dtypes.int32)), "src_seeds", "[1, 1]")
     rejected(lambda: set_rng_seed(tile([[1]], dtypes.float32)), "src_seeds is float32", "integer")
@@ -342,7 +348,8 @@ def test_rand2_with_bounds_for_each_partition() -> None:
     assert ((low <= dst) & (dst <= high)).all()
     spread = (dst.max(1) - dst.min(1))[1:] / (high - low)[1:, 0]
     assert (spread > 0.9).all()
-    assert (narrow.astype(np.float32) >= low * 1.01 - 0.05).all()
+    # rounding keeps the order
+    assert (narrow >= lows.astype(narrow.dtype)).all() and (narrow <= 9).all()
 
 
 def test_rand2_between_the_ends_of_fp32() -> None:

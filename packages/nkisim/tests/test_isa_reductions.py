@@ -215,7 +215,9 @@ def test_dst_may_be_part_of_data() -> None:
 
 
 def test_tensor_reduce_rejects() -> None:
-    def call(op: Any = nl.add, axis: Any = 1, dst: Any = None, data: Any = None, **more: Any) -> Any:
+    def call(
+        op: Any = nl.add, axis: Any = 1, dst: Any = None, data: Any = None, **more: Any
+    ) -> Any:
         def body() -> None:
             target = empty((4, 1)) if dst is None else dst()
             source = tile(np.ones((4, 6), F32)) if data is None else data()
@@ -243,7 +245,9 @@ def test_tensor_reduce_rejects() -> None:
     rejected(call(op="sine"), "op is 'sine'")
     rejected(call(op=nl.bitwise_or), "dst is float32", "bitwise_or")
     rejected(
-        call(op=nl.bitwise_or, dst=lambda: empty((4, 1), dtypes.int32)), "data is float32", "bitwise_or"
+        call(op=nl.bitwise_or, dst=lambda: empty((4, 1), dtypes.int32)),
+        "data is float32",
+        "bitwise_or",
     )
     rejected(
         call(
@@ -257,7 +261,8 @@ def test_tensor_reduce_rejects() -> None:
     )
     rejected(call(data=lambda: empty((4, 6))), "data reads", "nothing has written")
     rejected(
-        call(data=lambda: tile(np.ones((4, 6)), dtypes.float8_e4m3fn_x4)), "data is float8_e4m3fn_x4"
+        call(data=lambda: tile(np.ones((4, 6)), dtypes.float8_e4m3fn_x4)),
+        "data is float8_e4m3fn_x4",
     )
     rejected(
         call(data=lambda: core().allocate((4, 6), dtypes.float32, MemoryRegion.private_hbm)),
@@ -456,7 +461,9 @@ def test_tensor_scalar_reduce_rejects() -> None:
         rejected(call(reduce_op=op), f"reduce_op is {op.__name__}", "maximum")
     rejected(call(reduce_res=lambda: empty((4, 2))), "reduce_res is", "[4, 2]")
     rejected(call(reduce_res=lambda: empty((3, 1))), "reduce_res is", "[3, 1]")
-    rejected(call(reduce_res=lambda: empty((4, 1), dtypes.int32)), "reduce_res is int32", "floating")
+    rejected(
+        call(reduce_res=lambda: empty((4, 1), dtypes.int32)), "reduce_res is int32", "floating"
+    )
     rejected(call(dst=lambda: empty((4, 5))), "data is", "elements", "dst")
     rejected(call(dst=lambda: empty((3, 6))), "data has 4 partitions", "dst 3")
     rejected(call(dst=lambda: empty((4, 6), dtypes.float8_e5m2_x4)), "dst is float8_e5m2_x4")
@@ -464,14 +471,14 @@ def test_tensor_scalar_reduce_rejects() -> None:
     refused(call(reduce_cmd=ReduceCmd.load_reduce), "reduce_init is None")
     rejected(call(reduce_init=1.0), "reduce_init is 1.0", "load_reduce")
     rejected(
-        call(
-            reduce_cmd=ReduceCmd.load_reduce, reduce_init=lambda: tile(np.ones((4, 2), F32))
-        ),
+        call(reduce_cmd=ReduceCmd.load_reduce, reduce_init=lambda: tile(np.ones((4, 2), F32))),
         "reduce_init is",
         "[4, 2]",
     )
     rejected(
-        call(dst=lambda: empty((4, 6), address=(5, 0))), "dst starts at partition 5", "0, 32, 64 or 96"
+        call(dst=lambda: empty((4, 6), address=(5, 0))),
+        "dst starts at partition 5",
+        "0, 32, 64 or 96",
     )
 
 
@@ -629,7 +636,9 @@ def test_tensor_tensor_scan(
     rng = np.random.default_rng(seed)
     data0 = sample(rng, (partitions, elements), sources[0], 0.5)
     data1 = sample(rng, (partitions, elements), sources[1], 0.5)
-    initial = sample(rng, (partitions, 1), dtypes.float32) if vector else np.full((partitions, 1), 2)
+    initial = (
+        sample(rng, (partitions, 1), dtypes.float32) if vector else np.full((partitions, 1), 2)
+    )
 
     def body() -> Array:
         dst = laid(np.zeros((partitions, elements)), target, layouts[0])

@@ -71,7 +71,11 @@ def test_max8_with_equal_values(rows: list[list[int]]) -> None:
 
 def test_max8_runs_on_vector() -> None:
     instruction = on_core(lambda: max8(empty((128, 8)), ones((128, 16384)), name="largest"))
-    assert (instruction.engine, instruction.op, instruction.name) == (Engine.vector, "max8", "largest")
+    assert (instruction.engine, instruction.op, instruction.name) == (
+        Engine.vector,
+        "max8",
+        "largest",
+    )
 
 
 def test_what_max8_rejects() -> None:
@@ -285,7 +289,7 @@ def test_what_match_replace8_rejects() -> None:
 
 
 def largest(src: Array, n: int, k: int) -> tuple[Array, Array]:
-    """Group by group in plain Python: the elements by value, of equal ones the lowest place first."""
+    """Group by group in Python: the elements by value, of equal ones the lowest place first."""
     P = src.shape[0]
     values, places = np.zeros((P, k)), np.zeros((P, k), np.uint32)
     for first in range(0, P, 16):

@@ -460,15 +460,23 @@ def test_nc_stream_shuffle_rejects() -> None:
     rejected(call(mask=[0] * 31 + [-1]), "shuffle_mask is")
     refused(call(mask=[0] * 31 + ["0"]), "shuffle_mask is")
     refused(call(mask=5), "shuffle_mask is 5")
-    rejected(call(src=lambda: tile(np.ones((32, 4)), dtypes.bfloat16)), "src is bfloat16", "float32")
+    rejected(
+        call(src=lambda: tile(np.ones((32, 4)), dtypes.bfloat16)), "src is bfloat16", "float32"
+    )
     rejected(call(src=lambda: tile(np.ones((32, 5), F32))), "src is", "[32, 5]")
     rejected(call(mask=[20] * 32, src=lambda: tile(np.ones((20, 4), F32))), "partition 20", "20")
     rejected(
-        call(mask=[20] * 32, src=lambda: tile(np.ones((20, 4), F32))), "partition 20", numerics=False
+        call(mask=[20] * 32, src=lambda: tile(np.ones((20, 4), F32))),
+        "partition 20",
+        numerics=False,
     )
     # up to 32 partitions could begin at 32 by themselves; with 64 active ones they cannot
-    rejected(call(dst=at(64, 0), src=at(1, 32)), "src starts at partition 32", "64 active", "0 and 64")
-    rejected(call(dst=at(32, 32), src=at(96, 0)), "dst starts at partition 32", "96 active", "only 0")
+    rejected(
+        call(dst=at(64, 0), src=at(1, 32)), "src starts at partition 32", "64 active", "0 and 64"
+    )
+    rejected(
+        call(dst=at(32, 32), src=at(96, 0)), "dst starts at partition 32", "96 active", "only 0"
+    )
     assert on_core(call(dst=at(64, 64), src=at(1, 0))) is None
     assert on_core(call(dst=at(32, 96), src=at(32, 32))) is None
 

@@ -152,6 +152,18 @@ def test_fragmentation_is_overcome() -> None:
     assert big.address + half <= keep.address or keep.address < big.address
 
 
+def test_what_no_order_of_the_program_places_is_placed_otherwise() -> None:
+    """In program order the second tensor ends up in the middle, and the third has no room."""
+    maker = Maker()
+    tenth = MACHINE.sbuf_bytes_per_partition // 320 * 32
+    first, second, third = (maker.sbuf(4, n * tenth, dtype=uint8) for n in (4, 2, 8))
+    touch(maker, first, second)
+    touch(maker, second, third)
+    usage = placement.place(maker.trace, MACHINE)
+    assert usage.sbuf == 10 * tenth
+    assert (second.address, third.address) == (8 * tenth, 0)
+
+
 def test_placing_twice_gives_the_same() -> None:
     maker = Maker()
     tensors = [maker.sbuf(128, 100 * k + 1) for k in range(20)]

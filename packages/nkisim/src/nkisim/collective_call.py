@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from nkisim.alu import resolve
 from nkisim.collective_math import check_reduction
+from nkisim.collective_operands import checked_channel, tensor_list
 from nkisim.core import Core, current, position
 from nkisim.enums import Engine, MemoryRegion
-from nkisim.errors import NkiValidationError
+from nkisim.errors import NkiMismatchError, NkiValidationError
 from nkisim.meeting import Description
 from nkisim.replica_group import ReplicaGroup
 from nkisim.tensor import NkiTensor
-from nkisim.trace import Instruction, Meeting
+from nkisim.trace import Access, Instruction, Meeting
 
-_MAX_CHANNELS = 4
 # an all_reduce on SBUF fails on the device below this
 _SBUF_REDUCE_ELEMENTS = 512
 _ALLOWED = frozenset({MemoryRegion.sbuf, MemoryRegion.private_hbm, MemoryRegion.shared_hbm})
-_LISTS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+# those that take several tensors at a time, in HBM
+_LISTS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+
+# what a collective does: gets, for each rank in the order of the group, the operands that each core
+# of the rank came with
+Action = Callable[[list[list[Any]]], None]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What one core brings to the meeting."""
+
+    core: Core
+    position: str
+    instruction: Instruction
+    operands: Any
+    reads: Sequence[NkiTensor]
+    writes: Sequence[NkiTensor]
 
 
 class Call:
@@ -46,10 +62,11 @@ class Call:
         self.group = ReplicaGroup(replica_group).group_of(self.core.rank, self.core.run.ranks)
         self.reduction = ""
         self.name: str | None = None
+        self.details: dict[str, Any] = {}
         self._channels: tuple[int, ...] = (0,)
-        self._facts: dict[str, Any] = {"group": self.group}
         self._check_buffers()
-        self.in_sbuf = bool(srcs) and srcs[0].buffer is MemoryRegion.sbuf
+        self.in_sbuf = srcs[0].buffer is MemoryRegion.sbuf
+        self._facts: dict[str, Any] = {"group": self.group}
 
     # Checks
 
@@ -93,22 +110,47 @@ class Call:
         if isinstance(dim, bool) or dim not in allowed:
             where = "SBUF" if self.in_sbuf else "HBM"
             self.broken(f"collective_dim is {dim!r}; in {where} it must be one of {list(allowed)}")
+        if self.in_sbuf and self.srcs[0].ndim != 2:
+            self.broken(f"srcs is {self.srcs[0]!r}; in SBUF it must have 2 dimensions")
 
-    def check_channels(self, channel_ids: Sequence[int], channels: int) -> None:
-        ids = tuple(int(channel) for channel in channel_ids)
-        if len(ids) != channels or not 1 <= channels <= _MAX_CHANNELS or len(set(ids)) < channels:
+    def check_channels(self, channel_ids: Any, channels: int) -> None:
+        if not isinstance(channel_ids, (list, tuple)):
+            raise TypeError(f"{self.op}: channel_ids is {channel_ids!r}; it must be a list")
+        ids = tuple(checked_channel(self.op, "channel_ids", channel) for channel in channel_ids)
+        if len(ids) != channels or len(set(ids)) < channels:
             self.broken(
-                f"channel_ids is {list(channel_ids)!r} for {channels} tensors; there must be as many, "
-                f"all different, and at most {_MAX_CHANNELS}"
+                f"channel_ids is {list(channel_ids)!r} for the tensors of {channels} channels; "
+                "there must be as many, all different"
             )
         self._channels = ids
         self.fact(channels=ids)
 
+    def check_hbm(self, name: str, tensor: NkiTensor) -> None:
+        """What holds for each HBM tensor of a collective."""
+        core, place = self.core, tensor.storage.place
+        if core.run.lnc == 2 and tensor.buffer is not MemoryRegion.shared_hbm:
+            self.broken(
+                f"{name} is {tensor!r}; both cores of a rank issue the collective, on shared HBM",
+                "collective_buffers",
+            )
+        if place.kind == "input":
+            self.broken(
+                f"{name} is {tensor!r}, an argument of the kernel; copy it to a tensor of its own "
+                "first",
+                "collective_buffers",
+            )
+        elif place.name == f"{place.region.value}#{place.serial}":
+            self.broken(
+                f"{name} is {tensor!r} without a name; HBM tensors of a collective need name=",
+                "collective_buffers",
+            )
+        core.run.exchanged.add(place)
+
     def _check_buffers(self) -> None:
         if len(self.srcs) != len(self.dsts) or not self.srcs:
             raise NkiValidationError(
-                f"{self.op}: srcs has {len(self.srcs)} tensors and dsts {len(self.dsts)}; there must be "
-                "as many, and at least one"
+                f"{self.op}: srcs has {len(self.srcs)} tensors and dsts {len(self.dsts)}; there "
+                "must be as many, and at least one"
             )
         operands = [*self.srcs, *self.dsts]
         regions = {tensor.buffer for tensor in operands}
@@ -126,89 +168,134 @@ class Call:
             if src.dtype is not dst.dtype:
                 self.broken(f"dst is {dst.dtype}, src {src.dtype}; they must agree")
         if MemoryRegion.sbuf not in regions:
-            self._check_hbm(operands)
-
-    def _check_hbm(self, operands: list[NkiTensor]) -> None:
-        if len({tensor.buffer for tensor in self.srcs}) > 1:
-            self.broken("srcs are in private and in shared HBM; all must be in one of them",
-                        "collective_buffers")  # fmt: skip
-        for tensor in operands:
-            place = tensor.storage.place
-            if self.core.run.lnc == 2 and tensor.buffer is not MemoryRegion.shared_hbm:
-                self.broken(
-                    f"an operand is {tensor!r}; both cores of a rank issue the collective, on shared HBM",
-                    "collective_buffers",
-                )
-            if place.kind == "input":
-                self.broken(
-                    f"an operand is {tensor!r}, an argument of the kernel; copy it to a tensor of its "
-                    "own first",
-                    "collective_buffers",
-                )
-            elif place.name == f"{place.region.value}#{place.serial}":
-                self.broken(
-                    f"an operand is {tensor!r} without a name; HBM tensors of a collective need name=",
-                    "collective_buffers",
-                )
-            self.core.run.exchanged.add(place)
+            for name, tensors in (("srcs", self.srcs), ("dsts", self.dsts)):
+                if len({tensor.buffer for tensor in tensors}) > 1:
+                    self.broken(
+                        f"{name} are in private and in shared HBM; all must be in one of them",
+                        "collective_buffers",
+                    )
+                for tensor in tensors:
+                    self.check_hbm(f"an operand of {name}", tensor)
 
     # Issue
 
     def run(self, compute: Callable[[list[Any], Call, int], list[Any]]) -> Instruction:
         """Issue it; `compute` makes of the sources of all ranks what each rank receives."""
 
-        def action(ranks: list[Any]) -> None:
-            for index in range(len(self.srcs)):
-                sources = [np.array(entry[0][index].values()) for entry in ranks]
-                results = compute(sources, self, index)
-                for entry, result in zip(ranks, results, strict=True):
-                    entry[1][index].assign(result)
+        def action(ranks: list[list[Any]]) -> None:
+            leaders = [operands[0] for operands in ranks]
+            # all is read before anything is written: a tensor may be source and destination
+            results = [
+                compute([srcs[index].values() for srcs, _ in leaders], self, index)
+                for index in range(len(self.srcs))
+            ]
+            for index, received in enumerate(results):
+                for (_, dsts), values in zip(leaders, received, strict=True):
+                    dsts[index].assign(values)
 
-        return self.meet((self.srcs, self.dsts), action, tuple(self.srcs), tuple(self.dsts))
+        return self.meet((self.srcs, self.dsts), action, self.srcs, self.dsts)
 
     def meet(
         self,
-        payload: Any,
-        action: Callable[[list[Any]], None],
-        reads: tuple[NkiTensor, ...],
-        writes: tuple[NkiTensor, ...],
+        operands: Any,
+        action: Action,
+        reads: Sequence[NkiTensor],
+        writes: Sequence[NkiTensor],
     ) -> Instruction:
-        """Record it, wait for the others, and let `action` work on the payloads of the ranks."""
-        core = self.core
-        run = core.run
-        instruction = core.issue(
-            self.op, Engine.gpsimd, writes, reads, self.name, {"channels": self._channels}, True
-        )
+        """Record it, wait for the others, and let `action` work on the operands of all of them."""
+        core, run = self.core, self.core.run
+        instruction = self._issue(reads, writes)
         numbers = [core.number] if self.in_sbuf else list(range(run.lnc))
         cores = tuple(sorted(rank * run.lnc + number for rank in self.group for number in numbers))
-        counter = ("collective", self.group, self.in_sbuf, self._channels)
-        count = core.meetings.get(counter, 0)
-        core.meetings[counter] = count + 1
-        key = (self.group, core.number if self.in_sbuf else None, self._channels, count)
-        size = sum(tensor.access().bytes for tensor in self.srcs)
-        instruction.meeting = Meeting(self.op, key, cores, len(self.group), size)
-        co_issued = run.lnc == 2 and not self.in_sbuf
+        key = self._key(instruction, cores)
+        co_issued = len(numbers) > 1
         if run.watches:
             run.hazards.collective(core, instruction, co_issued)
-        description = Description.of(
-            self.op,
-            srcs=tuple(tensor.shape for tensor in self.srcs),
-            dtypes=tuple(str(tensor.dtype) for tensor in self.srcs),
-            **self._facts,
-        )
-        # of the cores of a rank, the first speaks for it
-        leaders = [rank * run.lnc + numbers[0] for rank in self.group]
 
-        def once(payloads: dict[int, Any]) -> None:
+        def once(entries: dict[int, _Entry]) -> None:
+            ranks = [
+                [entries[rank * run.lnc + number] for number in numbers] for rank in self.group
+            ]
+            for entry in ranks:
+                if len(entry) > 1:
+                    self._check_shared(entry)
             if core.numerics:
-                action([payloads[leader] for leader in leaders])
+                action([[one.operands for one in entry] for entry in ranks])
 
+        where = position()
         run.communicator.meet(
-            core.id, ("collective", *key), cores, description, position(), payload, once
+            core.id,
+            ("collective", *key),
+            cores,
+            self._description(),
+            where,
+            _Entry(core, where, instruction, operands, reads, writes),
+            once,
         )
         if co_issued and run.watches:
             run.hazards.met(core, instruction)
         return instruction
+
+    def _issue(self, reads: Sequence[NkiTensor], writes: Sequence[NkiTensor]) -> Instruction:
+        """Record it. What both cores of a rank share is looked at when both are there, since until
+        then the other may still write to it."""
+        alone = self.core.run.lnc == 1
+        instruction = self.core.issue(
+            self.op,
+            Engine.gpsimd,
+            [tensor for tensor in writes if alone or not _is_shared(tensor)],
+            [tensor for tensor in reads if alone or not _is_shared(tensor)],
+            self.name,
+            {"channels": self._channels, **self.details},
+            True,
+        )
+        instruction.writes = tuple(tensor.access() for tensor in writes)
+        instruction.reads = tuple(tensor.access() for tensor in reads)
+        return instruction
+
+    def _key(self, instruction: Instruction, cores: tuple[int, ...]) -> tuple[Any, ...]:
+        """What is equal for all who mean the same meeting: the n-th of these cores on a channel."""
+        meetings = self.core.meetings
+        stream = ("collective", cores, self._channels)
+        count = meetings.get(stream, 0)
+        meetings[stream] = count + 1
+        key = (*stream[1:], count)
+        size = sum(tensor.access().bytes for tensor in self.srcs)
+        instruction.meeting = Meeting(self.op, key, cores, len(self.group), size)
+        return key
+
+    def _description(self) -> Description:
+        return Description.of(
+            self.op,
+            srcs=tuple(tensor.shape for tensor in self.srcs),
+            dtypes=tuple(str.__str__(tensor.dtype) for tensor in self.srcs),
+            memory="SBUF" if self.in_sbuf else "HBM",
+            **self._facts,
+        )
+
+    def _check_shared(self, entries: list[_Entry]) -> None:
+        """The two cores of a rank came: they mean the same tensors, and these have been written."""
+        first = entries[0]
+        for other in entries[1:]:
+            if _bytes(first) != _bytes(other):
+                told = "; ".join(
+                    f"core {entry.core.number} at {entry.position}: {_shown(entry)}"
+                    for entry in entries
+                )
+                raise NkiMismatchError(
+                    f"{self.op}: the cores of rank {first.core.rank} must issue it on the same "
+                    f"tensors of shared HBM: {told}"
+                )
+        for tensor in first.reads:
+            if _is_shared(tensor) and not tensor.storage.was_written(tensor.access()):
+                first.core.violation(
+                    "uninitialized",
+                    f"{self.op} of rank {first.core.rank}: a source reads {tensor!r}, part of "
+                    "which nothing has written",
+                )
+        for tensor in first.writes:
+            if _is_shared(tensor):
+                tensor.storage.mark_written(tensor.access(), first.instruction)
 
 
 def begin(
@@ -220,40 +307,54 @@ def begin(
     name: str | None,
     **facts: Any,
 ) -> Call:
-    """A call with its common arguments checked."""
-    call = Call(op, tensors(srcs), tensors(dsts), replica_group)
+    """A call with its common arguments checked; `reduce` among `facts` is how it reduces."""
+    sources, targets = tensor_list(op, "srcs", srcs), tensor_list(op, "dsts", dsts)
+    call = Call(op, sources, targets, replica_group)
     call.name = name
-    if priority is not None and (isinstance(priority, bool) or priority not in (0, 1, 2, 3)):
-        call.broken(f"priority is {priority!r}; it must be 0, 1, 2 or 3")
-    reduction = facts.pop("op", None)
-    if reduction is not None:
-        call.reduction = resolve(reduction, f"{op}: op").name
-        for src in call.srcs:
-            check_reduction(call.reduction, src.dtype)
-        call.fact(op=call.reduction)
-        if call.in_sbuf and op == "all_reduce":
-            elements = call.srcs[0].access().elements
-            if elements < _SBUF_REDUCE_ELEMENTS:
-                call.broken(
-                    f"srcs is {call.srcs[0]!r} with {elements} elements of each partition; in SBUF "
-                    f"there must be at least {_SBUF_REDUCE_ELEMENTS}"
-                )
+    if priority is not None:
+        call.core.require_generation(f"{op}: priority", 4)
+        if isinstance(priority, bool) or priority not in (0, 1, 2, 3):
+            call.broken(f"priority is {priority!r}; it must be 0, 1, 2 or 3")
+        call.details["priority"] = priority
+    if "reduce" in facts:
+        _begin_reduction(call, facts["reduce"])
+        facts["reduce"] = call.reduction
     call.fact(**facts)
     return call
 
 
-def tensors(operands: Any) -> list[Any]:
-    """A tensor, or a list of them, as a list."""
-    return [operands] if isinstance(operands, NkiTensor) else list(operands)
+def _begin_reduction(call: Call, op: Any) -> None:
+    call.reduction = resolve(op, f"{call.op}: op").name
+    for src in call.srcs:
+        check_reduction(call.reduction, src.dtype)
+    if call.in_sbuf and call.op == "all_reduce":
+        elements = call.srcs[0].access().elements
+        if elements < _SBUF_REDUCE_ELEMENTS:
+            call.broken(
+                f"srcs is {call.srcs[0]!r} with {elements} elements of each partition; in SBUF "
+                f"there must be at least {_SBUF_REDUCE_ELEMENTS}"
+            )
 
 
-def single(op: str, argument: str, operands: Any) -> NkiTensor:
-    """The one tensor of a channel."""
-    entries = tensors(operands)
-    if len(entries) != 1:
-        raise NkiValidationError(f"{op}: a channel of {argument} has {len(entries)} tensors; one is allowed")
-    only: NkiTensor = entries[0]
-    return only
+def _is_shared(tensor: NkiTensor) -> bool:
+    return tensor.storage.place.region is MemoryRegion.shared_hbm
+
+
+def _bytes(entry: _Entry) -> list[tuple[Any, ...]]:
+    """Which bytes of shared HBM a core means."""
+    return [
+        _pattern(tensor.access()) for tensor in (*entry.reads, *entry.writes) if _is_shared(tensor)
+    ]
+
+
+def _pattern(access: Access) -> tuple[Any, ...]:
+    return (access.place, access.lo, access.run, access.steps)
+
+
+def _shown(entry: _Entry) -> str:
+    return ", ".join(
+        f"{tensor!r} from element {tensor.offset} on" for tensor in (*entry.reads, *entry.writes)
+    )
 
 
 def _names(regions: set[MemoryRegion]) -> str:

@@ -2,6 +2,9 @@
 
 A rank is a logical core. Where it has two physical cores, both issue each collective on shared HBM,
 and it happens once; a collective on SBUF happens for the equally numbered cores of the ranks.
+
+Signatures and constraints are those of the `nki.collectives` reference of NKI 0.6 and 0.7. Where a
+rank has one core, sources may be in shared HBM as in NKI 0.6; 0.7 wants them in private HBM.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from nkisim import collective_math
-from nkisim.collective_call import Call, begin, single, tensors
-from nkisim.collective_math import Ragged
-from nkisim.core import current
-from nkisim.dtypes import uint32
-from nkisim.enums import MemoryRegion
+from nkisim.collective_call import Call, begin
+from nkisim.collective_operands import channel_list, checked_channel
+from nkisim.collectives_ragged import all_gather_v, all_to_all_v
+from nkisim.core import Core, current
+from nkisim.enums import Engine
+from nkisim.errors import NkiValidationError
 from nkisim.register import VirtualRegister
 from nkisim.replica_group import ReplicaGroup, RgPartitionOp
 from nkisim.tensor import NkiTensor
@@ -55,13 +59,13 @@ def all_reduce(
         srcs, dsts: tensors of equal shape and dtype; one each in SBUF, several in HBM.
         replica_group: `ReplicaGroup`, or its lists of ranks.
         op: add, maximum or minimum.
-        priority: 0 to 3.
+        priority: 0, first, to 3; gen4.
 
     Raises:
         NkiValidationError: an operand breaks a constraint.
         NkiMismatchError: another rank of the group is at something else.
     """
-    call = begin("all_reduce", srcs, dsts, replica_group, priority, name, op=op)
+    call = begin("all_reduce", srcs, dsts, replica_group, priority, name, reduce=op)
     call.same_shapes()
 
     def compute(sources: list[Any], call: Call, index: int) -> list[Any]:
@@ -121,7 +125,7 @@ def reduce_scatter(
         NkiMismatchError: another rank of the group is at something else.
     """
     call = begin(
-        "reduce_scatter", srcs, dsts, replica_group, priority, name, op=op, dim=collective_dim
+        "reduce_scatter", srcs, dsts, replica_group, priority, name, reduce=op, dim=collective_dim
     )
     call.check_dim(collective_dim, (0, 1) if call.in_sbuf else (0,))
     for src, dst in call.pairs():
@@ -168,83 +172,6 @@ def all_to_all(
     return call.run(compute)
 
 
-def all_gather_v(
-    srcs: Sequence[NkiTensor],
-    dsts: Sequence[NkiTensor],
-    replica_group: Any,
-    metadata_tensor: NkiTensor,
-    recv_counts_known: bool = False,
-    has_rdispls: bool = False,
-    priority: int | None = None,
-    name: str | None = None,
-) -> Instruction:
-    """As `all_gather`, where each rank sends as many elements as it likes.
-
-    Args:
-        srcs, dsts: one flat buffer each, in HBM.
-        replica_group: 4 ranks, of two cores each.
-        metadata_tensor: uint32 [rows, ranks], rows 3 or, with `has_rdispls`, 4; in HBM, or
-            [1, rows, ranks] in SBUF. Rows: how many elements are sent, from where on, how many are
-            received (an output unless `recv_counts_known`), and to where.
-
-    Raises:
-        NkiValidationError: an operand breaks a constraint, or counts do not fit the buffers.
-        NkiMismatchError: another rank of the group is at something else.
-    """
-    call = begin("all_gather_v", srcs, dsts, replica_group, priority, name)
-    if call.core.run.lnc != 2 or len(call.group) != 4:
-        call.broken(
-            f"the group is {call.group} at LNC{call.core.run.lnc}; it must be 4 ranks at LNC2"
-        )
-    return _ragged(
-        call, metadata_tensor, Ragged(recv_counts_known, has_rdispls), collective_math.all_gather_v
-    )
-
-
-def all_to_all_v(
-    srcs: Sequence[NkiTensor],
-    dsts: Sequence[NkiTensor],
-    replica_group: Any,
-    metadata_tensor: NkiTensor,
-    recv_counts_known: bool = False,
-    has_rdispls: bool = False,
-    priority: int | None = None,
-    name: str | None = None,
-) -> Instruction:
-    """As `all_to_all`, where each rank sends as many elements as it likes to each.
-
-    Arguments and errors: as `all_gather_v`; any group.
-    """
-    call = begin("all_to_all_v", srcs, dsts, replica_group, priority, name)
-    return _ragged(
-        call, metadata_tensor, Ragged(recv_counts_known, has_rdispls), collective_math.all_to_all_v
-    )
-
-
-def _ragged(call: Call, metadata: NkiTensor, ragged: Ragged, function: Any) -> Instruction:
-    call.hbm_only()
-    src, dst = call.one_each()
-    if type(metadata) is not NkiTensor or metadata.buffer is MemoryRegion.psum:
-        call.broken(f"metadata_tensor is {metadata!r}; it must be a tensor in HBM or SBUF")
-    if metadata.dtype is not uint32:
-        call.broken(f"metadata_tensor is {metadata.dtype}; it must be uint32")
-    collective_math.check_metadata(metadata.shape, ragged.rows, len(call.group))
-    call.fact(recv_counts_known=ragged.recv_counts_known, has_rdispls=ragged.has_rdispls)
-    operands = (src, dst, metadata)
-
-    def action(ranks: list[Any]) -> None:
-        arrays = [[np.array(tensor.values()) for tensor in entry] for entry in ranks]
-        results = function(
-            [a[0] for a in arrays], [a[1] for a in arrays], [a[2] for a in arrays], ragged
-        )
-        for entry, (new, counts) in zip(ranks, results, strict=True):
-            entry[1].assign(new)
-            entry[2].assign(counts)
-
-    # how much of dst is filled is known only on the device, and what is there may stay
-    return call.meet(operands, action, reads=(src, metadata), writes=(dst, metadata))
-
-
 def collective_permute(
     srcs: Sequence[NkiTensor],
     dsts: Sequence[NkiTensor],
@@ -259,7 +186,7 @@ def collective_permute(
     Args:
         srcs, dsts: one HBM tensor each, of equal shape and dtype.
         source_target_pairs: ranks; each at most once a source and once a target.
-        priority: 0 to 3.
+        priority: 0, first, to 3; gen4.
 
     Raises:
         NkiValidationError: an operand breaks a constraint.
@@ -269,26 +196,44 @@ def collective_permute(
     call.hbm_only()
     src, dst = call.one_each()
     call.same_shapes()
-    pairs = [(int(source), int(target)) for source, target in source_target_pairs]
+    pairs = _checked_pairs(source_target_pairs)
     collective_math.check_pairs(pairs, call.core.run.ranks)
     call.fact(pairs=tuple(pairs))
 
-    def action(ranks: list[Any]) -> None:
-        sources = [np.array(entry[0].values()) for entry in ranks]
-        for entry, result in zip(ranks, collective_math.permute(sources, pairs), strict=True):
+    def action(ranks: list[list[Any]]) -> None:
+        leaders = [cores[0] for cores in ranks]
+        results = collective_math.permute([entry[0].values() for entry in leaders], pairs)
+        for entry, result in zip(leaders, results, strict=True):
             if result is not None:
                 entry[1].assign(result)
 
-    targets = {target for _, target in pairs}
-    writes = (dst,) if call.core.rank in targets else ()
-    return call.meet((src, dst), action, reads=(src,), writes=writes)
+    sources, targets = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+    rank = call.core.rank
+    return call.meet(
+        (src, dst),
+        action,
+        reads=(src,) if rank in sources else (),
+        writes=(dst,) if rank in targets else (),
+    )
+
+
+def _checked_pairs(source_target_pairs: Any) -> list[tuple[int, int]]:
+    pairs = []
+    for pair in source_target_pairs:
+        if not isinstance(pair, (list, tuple)) or [type(rank) for rank in pair] != [int, int]:
+            raise NkiValidationError(
+                f"collective_permute: source_target_pairs has {pair!r}; it must hold pairs of "
+                "ranks, (source, target)"
+            )
+        pairs.append((pair[0], pair[1]))
+    return pairs
 
 
 def collective_permute_implicit(
     srcs_by_channel: Sequence[Sequence[NkiTensor]],
     dsts_by_channel: Sequence[Sequence[NkiTensor]],
     replica_group: Any,
-    channel_ids: Sequence[int] = [0],  # noqa: B006 - the signature of NKI; never changed
+    channel_ids: Sequence[int] = [0],
     priority: int | None = None,
     name: str | None = None,
 ) -> Instruction:
@@ -298,15 +243,15 @@ def collective_permute_implicit(
         srcs_by_channel, dsts_by_channel: for each channel a list of one tensor, in HBM or SBUF.
         replica_group: as in `all_reduce`; its order is the ring.
         channel_ids: which channels; at most 4.
-        priority: 0 to 3.
+        priority: 0, first, to 3; gen4.
 
     Raises:
         NkiValidationError: an operand breaks a constraint.
         NkiMismatchError: another rank of the group is at something else.
     """
     op = "collective_permute_implicit"
-    sources = [single(op, "srcs_by_channel", entry) for entry in tensors(srcs_by_channel)]
-    targets = [single(op, "dsts_by_channel", entry) for entry in tensors(dsts_by_channel)]
+    sources = channel_list(op, "srcs_by_channel", srcs_by_channel)
+    targets = channel_list(op, "dsts_by_channel", dsts_by_channel)
     call = begin(op, sources, targets, replica_group, priority, name)
     call.same_shapes()
     call.check_channels(channel_ids, len(sources))
@@ -323,7 +268,7 @@ def collective_permute_implicit_reduce(
     dsts_by_channel: Sequence[Sequence[NkiTensor]],
     replica_group: Any,
     op: Any,
-    channel_ids: Sequence[int] = [0],  # noqa: B006 - the signature of NKI; never changed
+    channel_ids: Sequence[int] = [0],
     priority: int | None = None,
     name: str | None = None,
 ) -> Instruction:
@@ -336,51 +281,83 @@ def collective_permute_implicit_reduce(
     Raises: as `collective_permute_implicit`.
     """
     what = "collective_permute_implicit_reduce"
-    first = [single(what, "srcs0_by_channel", entry) for entry in tensors(srcs0_by_channel)]
-    second = [single(what, "srcs1_by_channel", entry) for entry in tensors(srcs1_by_channel)]
-    targets = [single(what, "dsts_by_channel", entry) for entry in tensors(dsts_by_channel)]
-    call = begin(what, first, targets, replica_group, priority, name, op=op)
+    first = channel_list(what, "srcs0_by_channel", srcs0_by_channel)
+    second = channel_list(what, "srcs1_by_channel", srcs1_by_channel)
+    targets = channel_list(what, "dsts_by_channel", dsts_by_channel)
+    call = begin(what, first, targets, replica_group, priority, name, reduce=op)
     call.same_shapes()
     call.check_channels(channel_ids, len(first))
     if len(second) != len(first):
-        call.broken(f"srcs1_by_channel has {len(second)} channels, srcs0_by_channel {len(first)}")
-    for one, two in zip(first, second, strict=False):
+        raise NkiValidationError(
+            f"{what}: srcs1_by_channel has {len(second)} channels and srcs0_by_channel "
+            f"{len(first)}; there must be as many"
+        )
+    for one, two in zip(first, second, strict=True):
         call.check_like("srcs1_by_channel", two, one)
+        if two.buffer is not one.buffer:
+            call.broken(f"srcs1_by_channel is {two!r}; it must be in the memory of {one!r}")
+        if not call.in_sbuf:
+            call.check_hbm("srcs1_by_channel", two)
 
-    def action(ranks: list[Any]) -> None:
+    def action(ranks: list[list[Any]]) -> None:
+        leaders = [cores[0] for cores in ranks]
+        received = []
         for index in range(len(first)):
-            pairs = [
-                [np.array(entry[part][index].values()) for part in (0, 1)] for entry in ranks
-            ]
-            results = collective_math.permute_implicit_reduce(
-                [pair[0] for pair in pairs],
-                [pair[1] for pair in pairs],
-                call.reduction,
-                first[index].dtype,
+            left, right = ([entry[part][index].values() for entry in leaders] for part in (0, 1))
+            received.append(
+                collective_math.permute_implicit_reduce(
+                    left, right, call.reduction, first[index].dtype
+                )
             )
-            for entry, result in zip(ranks, results, strict=True):
+        for index, results in enumerate(received):
+            for entry, result in zip(leaders, results, strict=True):
                 entry[2][index].assign(result)
 
     # reads and writes of a channel stand at equal positions; the second sources come after
-    return call.meet(
-        (first, second, targets), action, reads=(*first, *second), writes=tuple(targets)
-    )
+    return call.meet((first, second, targets), action, reads=(*first, *second), writes=targets)
 
 
 def collective_permute_implicit_current_processing_rank_id(
     iteration_id: Any, replica_group: Any, channel_id: int = 0, name: str | None = None
 ) -> VirtualRegister:
-    """Whose data this rank holds after `iteration_id` permutes of a ring: its own at first."""
-    core = current("ncc.collective_permute_implicit_current_processing_rank_id")
-    del channel_id, name
+    """Whose data this rank holds after `iteration_id` permutes of a ring: its own at first.
+
+    Args:
+        iteration_id: an integer of at least 0, or a register.
+        replica_group: as in `all_reduce`; its order is the ring.
+        channel_id: 0 to 3. All channels go round the ring in the same direction.
+
+    Raises:
+        NkiValidationError: a negative iteration, a register that nothing has set, no such channel,
+            or a rank outside the group.
+    """
+    op = "collective_permute_implicit_current_processing_rank_id"
+    core = current(f"ncc.{op}")
+    checked_channel(op, "channel_id", channel_id)
     group = ReplicaGroup(replica_group).group_of(core.rank, core.run.ranks)
-    iteration = iteration_id.value if isinstance(iteration_id, VirtualRegister) else iteration_id
-    return VirtualRegister(
-        collective_math.current_processing_rank(group, core.rank, int(iteration))
-    )
+    iteration = _iteration(core, op, iteration_id)
+    core.issue(op, Engine.sync, (), (), name)
+    if iteration is None:
+        return VirtualRegister()
+    return VirtualRegister(collective_math.current_processing_rank(group, core.rank, iteration))
+
+
+def _iteration(core: Core, op: str, iteration_id: Any) -> int | None:
+    """The number of an iteration; None for a register without a value in a run without numerics."""
+    value = iteration_id.value if isinstance(iteration_id, VirtualRegister) else iteration_id
+    if value is None and isinstance(iteration_id, VirtualRegister):
+        if core.numerics:
+            raise NkiValidationError(f"{op}: iteration_id is a register that nothing has set")
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise NkiValidationError(
+            f"{op}: iteration_id is {iteration_id!r}; it must be an integer or a register of one"
+        )
+    return int(value)
 
 
 def rank_id(name: str | None = None) -> VirtualRegister:
-    """The number of this rank; the same on both cores of it."""
-    del name
-    return VirtualRegister(current("ncc.rank_id").rank)
+    """The number of this rank in the world; the same on both cores of it."""
+    core = current("ncc.rank_id")
+    core.issue("rank_id", Engine.sync, (), (), name)
+    return VirtualRegister(core.rank)

@@ -207,6 +207,7 @@ class Communicator:
         if self._running > 0 or not self._meetings:
             return
         disputed = [meeting for meeting in self._meetings.values() if not meeting.agreed]
+        disputed = disputed or self._same_calls()
         for meeting in disputed:
             self._refuse(meeting)
         if not disputed:
@@ -214,6 +215,27 @@ class Communicator:
             cores = tuple(sorted(core for m in self._meetings.values() for core in m.cores))
             self._meetings.clear()
             self._release_all(cores, NkiDeadlockError, text)
+
+    def _same_calls(self) -> list[Meeting]:
+        """Join the meetings that are one call of the program, in which cores name different others.
+
+        That is, the same op at the same line, and a core of each is expected in the other.
+        """
+        calls: dict[tuple[str, str], list[Meeting]] = {}
+        for meeting in self._meetings.values():
+            arrival = meeting.arrivals[meeting.cores[0]]
+            calls.setdefault((arrival.description.op, arrival.position), []).append(meeting)
+        joined = []
+        for first, *others in calls.values():
+            meant = [other for other in others if first.expected & other.expected]
+            for other in meant:
+                for core in other.cores:
+                    first.add(core, other.arrivals[core])
+                    self._cores[core].meeting = first
+                del self._meetings[other.key]
+            if meant:
+                joined.append(first)
+        return joined
 
     def _refuse(self, meeting: Meeting) -> None:
         """Release those in `meeting` because they disagree."""
@@ -298,6 +320,12 @@ class Communicator:
         if len(self._followed) < self.cores:
             return None
         return [self._followed[core].progress for core in range(self.cores)]
+
+    def runs(self, core: int) -> bool:
+        """Whether `core` goes on by itself: it neither waits nor has ended."""
+        with self._lock:
+            state = self._cores[core]
+            return not (self._stopped or state.meeting or state.finished or state.failure)
 
     def started(self, core: int) -> None:
         """Say that the calling thread runs `core`."""

@@ -25,7 +25,7 @@ from nkisim.errors import (
 from nkisim.psum import Accumulation, BufferPool
 from nkisim.storage import Bytes, Storage, poisoned
 from nkisim.tensor import NkiTensor
-from nkisim.trace import CoreTrace, Instruction, Place
+from nkisim.trace import Access, CoreTrace, Instruction, Place
 from nkisim.views import contiguous_strides
 
 if TYPE_CHECKING:
@@ -277,81 +277,91 @@ class Core:
         Checks that what it reads was written, and notes what it writes. A collective is looked at
         for races when it meets.
         """
-        trace = self.trace
         index = self.progress
         self.progress = index + 1
         code, line = kernel_position(sys._getframe(2))
+        read = [tensor.access() for tensor in reads]
+        written = [tensor.access() for tensor in writes]
+        followed = []
+        for tensor, access in zip(reads, read, strict=True):
+            place = access.place
+            if place.core is not None:
+                if place.first < 0:
+                    place.first = index
+                place.last = index
+            if access.dynamic:
+                followed.append(tensor)
+            storage = tensor.storage
+            if not storage.coverage.full and not storage.was_written(access):
+                self._report_unwritten(op, tensor, access)
+        for tensor, access in zip(writes, written, strict=True):
+            place = access.place
+            if place.core is not None:
+                if place.first < 0:
+                    place.first = index
+                place.last = index
+            if access.dynamic:
+                followed.append(tensor)
+        if followed:
+            read += self._follow(op, followed, reads, index)
         instruction = Instruction(
             index,
             op,
             engine,
-            tuple([tensor.access() for tensor in writes]),
-            tuple([tensor.access() for tensor in reads]),
+            tuple(written),
+            tuple(read),
             name,
             code,
             line,
             self.reorder_scope,
             details,
         )
-        for tensor in reads:
-            self._touch(tensor, index)
-            storage = tensor.storage
-            if not storage.coverage.full and not storage.was_written(tensor.access()):
-                self._report_unwritten(op, tensor)
-            if tensor.dynamic is not None:
-                instruction.reads += self._index_reads(op, tensor, index)
-        for tensor in writes:
-            self._touch(tensor, index)
-            tensor.storage.mark_written(tensor.access(), instruction)
-            if tensor.dynamic is not None:
-                instruction.reads += self._index_reads(op, tensor, index)
+        for tensor, access in zip(writes, written, strict=True):
+            touched = tensor.touched() if access.dynamic else None
+            for part in (access,) if touched is None else touched:
+                tensor.storage.mark_written(part, instruction)
         if self.run.watches and not collective:
             self.run.hazards.look(self, instruction)
         if self.keeps_trace:
-            trace.instructions.append(instruction)
+            self.trace.instructions.append(instruction)
         else:
-            trace.dropped += 1
+            self.trace.dropped += 1
         return instruction
 
-    def _touch(self, tensor: NkiTensor, index: int) -> None:
-        place = tensor.storage.place
-        if place.core is not None:
-            if place.first < 0:
-                place.first = index
-            place.last = index
+    def _follow(
+        self, op: str, tensors: list[NkiTensor], reads: Sequence[NkiTensor], index: int
+    ) -> list[Access]:
+        """The indices that operands with dynamic addresses read, all of them checked."""
+        found = []
+        for tensor in tensors:
+            assert tensor.dynamic is not None
+            chosen = tensor.dynamic.index
+            if isinstance(chosen, NkiTensor):
+                access = chosen.access()
+                if access.place.first < 0:
+                    access.place.first = index
+                access.place.last = index
+                if not chosen.storage.was_written(access):
+                    self._report_unwritten(op, chosen, access)
+                found.append(access)
+            if not tensor.storage.coverage.full and any(tensor is other for other in reads):
+                for part in tensor.touched() or ():
+                    if not tensor.storage.was_written(part):
+                        self._report_unwritten(op, tensor, part)
+        return found
 
-    def _index_reads(self, op: str, tensor: NkiTensor, index: int) -> tuple[Any, ...]:
-        assert tensor.dynamic is not None
-        chosen = tensor.dynamic.index
-        if not isinstance(chosen, NkiTensor):
-            return ()
-        self._touch(chosen, index)
-        if not chosen.storage.was_written(chosen.access()):
-            self._report_unwritten(op, chosen)
-        return (chosen.access(),)
-
-    def _report_unwritten(self, op: str, tensor: NkiTensor) -> None:
+    def _report_unwritten(self, op: str, tensor: NkiTensor, access: Access) -> None:
         storage = tensor.storage
-        access = tensor.access()
         operand = operand_name(sys._getframe(2), tensor)
         where = f"partitions {access.p0}:{access.p1}, bytes {access.lo}:{access.hi}"
-        if storage.clobbered_by is not None:
-            self.violation(
-                "overwritten",
-                f"{op}: {operand} reads {where} of {tensor!r}, part of which {storage.clobbered_by} "
-                "overwrote through another tensor at the same address",
-            )
-        elif storage.alive_neighbours():
-            self.violation(
-                "aliased",
-                f"{op}: {operand} reads {where} of {tensor!r}, part of which was written only "
-                "through another tensor at the same address, or not at all",
-            )
+        rule = storage.breach(access)
+        if rule == "overwritten":
+            why = f"{storage.clobbered_by} overwrote through another tensor at the same address"
+        elif rule == "aliased":
+            why = "was written only through another tensor at the same address"
         else:
-            self.violation(
-                "uninitialized",
-                f"{op}: {operand} reads {where} of {tensor!r}, part of which nothing has written",
-            )
+            why = "nothing has written"
+        self.violation(rule, f"{op}: {operand} reads {where} of {tensor!r}, part of which {why}")
 
 
 def kernel_position(frame: FrameType | None) -> tuple[CodeType | None, int]:

@@ -1,193 +1,248 @@
-"""Which bytes of a tensor have been written, as a short list of rectangles."""
+"""Which bytes of a tensor have been written.
+
+A set of bytes of a row is one Python integer whose bit `b` stands for byte `b`: unions, differences
+and shifts of thousands of bytes are then single operations. Rows with equal sets that follow one
+another are kept as one band.
+"""
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
+# (step, count): a pattern repeats `count` times, `step` bytes apart
+Steps = tuple[tuple[int, int], ...]
 # (first row, past the last row, first byte, past the last byte)
 Rectangle = tuple[int, int, int, int]
+# (first row, past the last row, set of bytes of each of them)
+Band = tuple[int, int, int]
 
-# Tiles are written in strips that merge, so that one or two rectangles are the rule. Scattered
-# writes would make the list long and each test slow; a bit for each byte takes over then.
-_MAX_RECTANGLES = 48
+_end = itemgetter(1)
 
 
 class Coverage:
     """A set of bytes of a table of `rows` x `width` bytes.
 
-    On chip a row is a partition; in HBM it is a row of the tensor's last dimension.
+    On chip a row is a partition; in HBM it is a row of the tensor's last dimension. Sets of bytes
+    are given as integers, see the module; `add`, `covers` and so on take an interval.
+
+    Attributes:
+        full: whether every byte is in the set
     """
 
-    __slots__ = ("_bits", "_missing", "_rectangles", "full", "rows", "width")
+    __slots__ = ("_bands", "full", "rows", "width")
 
     def __init__(self, rows: int, width: int, full: bool = False) -> None:
         self.rows = rows
         self.width = width
         self.full = full
-        self._rectangles: list[Rectangle] = []
-        self._bits: npt.NDArray[np.bool_] | None = None
-        self._missing = 0
+        # disjoint, in order, none empty, neighbours with equal sets merged; unused when full
+        self._bands: list[Band] = []
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is covered."""
-        if self._bits is not None:
-            return self._missing == self._bits.size
-        return not self.full and not self._rectangles
+        """Whether no byte is in the set."""
+        return not self.full and not self._bands
 
     def add(self, p0: int, p1: int, lo: int, hi: int) -> None:
-        """Cover rows `p0:p1`, bytes `lo:hi`."""
-        if self.full:
-            return
-        if self._bits is not None:
-            part = self._bits[p0:p1, lo:hi]
-            self._missing -= part.size - int(np.count_nonzero(part))
-            part[:] = True
-            self._settle()
-            return
-        rectangles = self._rectangles
-        position = 0
-        while position < len(rectangles):
-            a0, a1, alo, ahi = rectangles[position]
-            if a0 <= p0 and p1 <= a1 and alo <= lo and hi <= ahi:
-                return
-            beside = a0 == p0 and a1 == p1 and alo <= hi and lo <= ahi
-            below = alo == lo and ahi == hi and a0 <= p1 and p0 <= a1
-            inside = p0 <= a0 and a1 <= p1 and lo <= alo and ahi <= hi
-            if beside or below or inside:
-                p0, p1, lo, hi = min(a0, p0), max(a1, p1), min(alo, lo), max(ahi, hi)
-                rectangles[position] = rectangles[-1]
-                rectangles.pop()
-                position = 0
-            else:
-                position += 1
-        if p0 == 0 and lo == 0 and p1 == self.rows and hi == self.width:
-            self.full = True
-            self._rectangles = []
-            return
-        rectangles.append((p0, p1, lo, hi))
-        if len(rectangles) > _MAX_RECTANGLES:
-            self._to_bits()
+        """Put in bytes `lo:hi` of rows `p0:p1`."""
+        self.add_bytes(p0, p1, interval(lo, hi))
 
     def remove(self, p0: int, p1: int, lo: int, hi: int) -> None:
-        """Uncover rows `p0:p1`, bytes `lo:hi`."""
-        if self._bits is not None:
-            part = self._bits[p0:p1, lo:hi]
-            self._missing += int(np.count_nonzero(part))
-            part[:] = False
-            return
-        if self.full:
-            self.full = False
-            self._rectangles = [(0, self.rows, 0, self.width)]
-        gone = (p0, p1, lo, hi)
-        self._rectangles = [piece for old in self._rectangles for piece in _minus(old, gone)]
-        if len(self._rectangles) > _MAX_RECTANGLES:
-            self._to_bits()
+        """Take out bytes `lo:hi` of rows `p0:p1`."""
+        self.remove_bytes(p0, p1, interval(lo, hi))
 
     def covers(self, p0: int, p1: int, lo: int, hi: int) -> bool:
-        """Whether all of rows `p0:p1`, bytes `lo:hi` is covered."""
-        if self.full:
-            return True
-        if self._bits is not None:
-            return bool(self._bits[p0:p1, lo:hi].all())
-        for a0, a1, alo, ahi in self._rectangles:
-            if a0 <= p0 and p1 <= a1 and alo <= lo and hi <= ahi:
-                return True
-        left = [(p0, p1, lo, hi)]
-        for covered in self._rectangles:
-            left = [piece for old in left for piece in _minus(old, covered)]
-        return not left
+        """Whether all of bytes `lo:hi` of rows `p0:p1` are in the set."""
+        return self.covers_bytes(p0, p1, interval(lo, hi))
 
     def touches(self, p0: int, p1: int, lo: int, hi: int) -> bool:
-        """Whether any byte of rows `p0:p1`, bytes `lo:hi` is covered."""
+        """Whether any of bytes `lo:hi` of rows `p0:p1` is in the set."""
+        return self.touches_bytes(p0, p1, interval(lo, hi))
+
+    def add_bytes(self, p0: int, p1: int, mask: int) -> None:
+        """Put in the bytes `mask` of rows `p0:p1`."""
+        if self.full or not mask:
+            return
+        bands = self._bands
+        if not bands:
+            bands.append((p0, p1, mask))
+        elif len(bands) == 1 and bands[0][0] == p0 and bands[0][1] == p1:
+            # a tile that is written part by part
+            mask |= bands[0][2]
+            bands[0] = (p0, p1, mask)
+        else:
+            self._change(p0, p1, lambda have: have | mask)
+            if len(bands) != 1:
+                return
+            p0, p1, mask = bands[0]
+        if p0 == 0 and p1 == self.rows and mask == interval(0, self.width):
+            self.full = True
+            bands.clear()
+
+    def remove_bytes(self, p0: int, p1: int, mask: int) -> None:
+        """Take out the bytes `mask` of rows `p0:p1`."""
+        if self.full:
+            self.full = False
+            self._bands.append((0, self.rows, interval(0, self.width)))
+        self._change(p0, p1, lambda have: have & ~mask)
+
+    def covers_bytes(self, p0: int, p1: int, mask: int) -> bool:
+        """Whether all of the bytes `mask` of rows `p0:p1` are in the set."""
         if self.full:
             return True
-        if self._bits is not None:
-            return bool(self._bits[p0:p1, lo:hi].any())
-        for a0, a1, alo, ahi in self._rectangles:
-            if a0 < p1 and p0 < a1 and alo < hi and lo < ahi:
-                return True
-        return False
+        bands = self._bands
+        if len(bands) == 1 and bands[0][0] <= p0 and p1 <= bands[0][1]:
+            return mask & bands[0][2] == mask
+        return all(mask & have == mask for _, _, have in self.within(p0, p1))
+
+    def touches_bytes(self, p0: int, p1: int, mask: int) -> bool:
+        """Whether any of the bytes `mask` of rows `p0:p1` is in the set."""
+        if self.full:
+            return True
+        return any(mask & have for _, _, have in self.within(p0, p1))
+
+    def missing(self, p0: int, p1: int, mask: int) -> list[Band]:
+        """Those of the bytes `mask` of rows `p0:p1` that are not in the set."""
+        if self.full:
+            return []
+        within = self.within(p0, p1)
+        return [(a, b, mask & ~have) for a, b, have in within if mask & ~have]
 
     def bits(self) -> npt.NDArray[np.bool_]:
-        """A `[rows, width]` table of what is covered."""
-        if self._bits is not None:
-            return self._bits
+        """A `[rows, width]` table of what is in the set."""
         table = np.full((self.rows, self.width), self.full)
-        for p0, p1, lo, hi in self._rectangles:
-            table[p0:p1, lo:hi] = True
+        size = -(-self.width // 8)
+        for p0, p1, have in self._bands:
+            packed = np.frombuffer(have.to_bytes(size, "little"), np.uint8)
+            table[p0:p1] = np.unpackbits(packed, bitorder="little")[: self.width]
         return table
 
-    def _to_bits(self) -> None:
-        self._bits = self.bits()
-        self._missing = self._bits.size - int(np.count_nonzero(self._bits))
-        self._rectangles = []
-        self._settle()
+    def within(self, p0: int, p1: int) -> Iterator[Band]:
+        """Rows `p0:p1` as bands, those with nothing in the set among them."""
+        if self.full:
+            yield p0, p1, interval(0, self.width)
+            return
+        bands = self._bands
+        at = p0
+        for position in range(bisect_right(bands, p0, key=_end), len(bands)):
+            first, last, have = bands[position]
+            if first >= p1:
+                break
+            if at < first:
+                yield at, first, 0
+                at = first
+            yield at, min(last, p1), have
+            at = last
+        if at < p1:
+            yield at, p1, 0
 
-    def _settle(self) -> None:
-        if self._missing == 0:
-            self.full = True
-            self._bits = None
+    def _change(self, p0: int, p1: int, new: Callable[[int], int]) -> None:
+        """Replace the set of each of rows `p0:p1` by what `new` makes of it."""
+        bands = self._bands
+        changed = [(a, b, new(have)) for a, b, have in self.within(p0, p1)]
+        # bands that overlap the rows or lie next to them: their rest may merge with the new ones
+        start = bisect_right(bands, p0 - 1, key=_end)
+        stop = start
+        while stop < len(bands) and bands[stop][0] <= p1:
+            stop += 1
+        if start < stop and bands[start][0] < p0:
+            changed.insert(0, (bands[start][0], p0, bands[start][2]))
+        if start < stop and bands[stop - 1][1] > p1:
+            changed.append((p1, bands[stop - 1][1], bands[stop - 1][2]))
+        bands[start:stop] = _merged(changed)
 
 
-def _minus(old: Rectangle, gone: Rectangle) -> list[Rectangle]:
-    """What is left of `old` without `gone`: up to four rectangles."""
-    p0, p1, lo, hi = old
-    q0, q1, qlo, qhi = gone
-    if q0 >= p1 or p0 >= q1 or qlo >= hi or lo >= qhi:
-        return [old]
-    pieces = []
-    if p0 < q0:
-        pieces.append((p0, q0, lo, hi))
-    if q1 < p1:
-        pieces.append((q1, p1, lo, hi))
-    top, bottom = max(p0, q0), min(p1, q1)
-    if lo < qlo:
-        pieces.append((top, bottom, lo, qlo))
-    if qhi < hi:
-        pieces.append((top, bottom, qhi, hi))
-    return pieces
+def _merged(bands: list[Band]) -> list[Band]:
+    """Bands that follow one another, without empty ones and with equal ones as one."""
+    merged: list[Band] = []
+    for first, last, have in bands:
+        if not have:
+            continue
+        if merged and merged[-1][1] == first and merged[-1][2] == have:
+            merged[-1] = (merged[-1][0], last, have)
+        else:
+            merged.append((first, last, have))
+    return merged
 
 
-def rectangles(
-    lo: int, run: int, steps: tuple[tuple[int, int], ...], width: int
-) -> list[Rectangle]:
-    """The bytes of a strided pattern as rectangles of a table with rows of `width` bytes.
+def interval(lo: int, hi: int) -> int:
+    """Bytes `lo:hi` of a row."""
+    return ((1 << (hi - lo)) - 1) << lo
+
+
+@lru_cache(maxsize=256)
+def strided(lo: int, run: int, steps: Steps) -> int:
+    """Runs of `run` bytes from byte `lo` of a row, repeated by `steps`."""
+    mask = interval(lo, lo + run)
+    for step, count in steps:
+        done = 1 if step else count
+        while done < count:
+            # twice as many with each turn; what is put in twice does no harm
+            more = min(done, count - done)
+            mask |= mask << (more * step)
+            done += more
+    return mask
+
+
+def row_bands(lo: int, run: int, steps: Steps, width: int) -> list[Band]:
+    """The bytes of a strided pattern as bands of a table with rows of `width` bytes.
 
     The pattern is that of `nkisim.trace.Access`: runs of `run` bytes from `lo`, repeated by `steps`.
-    A step of a whole row makes one tall rectangle, so that a tile of a matrix is one.
+    Repetitions within a row, and of whole rows, take no more bands.
     """
-    tall = 1
+    within: list[tuple[int, int]] = []
+    extent, tall = run, 1
     starts = [lo]
-    for step, count in steps:
-        if step == width and tall == 1:
-            tall = count
-        elif step != 0:
+    for step, count in sorted(steps):
+        if step == 0:
+            continue
+        alone = tall == 1 and len(starts) == 1
+        if alone and not within and step <= extent:
+            # the repetitions follow one another without a gap
+            run = extent = extent + step * (count - 1)
+        elif alone and lo % width + extent + step * (count - 1) <= width:
+            within.append((step, count))
+            extent += step * (count - 1)
+        elif step == width * tall and len(starts) == 1:
+            tall *= count
+        else:
             starts = [start + step * k for start in starts for k in range(count)]
-    found = []
+    bands: list[Band] = []
     for start in starts:
         row, column = divmod(start, width)
-        if column + run <= width:
-            found.append((row, row + tall, column, column + run))
-        else:
-            found.extend(_wrapped(row, column, run, width, tall))
-    return found
+        if column + extent <= width:
+            bands.append((row, row + tall, strided(column, run, tuple(within))))
+            continue
+        for k in range(tall):
+            if within:
+                bands += _wrapped(row + k, strided(column, run, tuple(within)), width)
+            else:
+                bands += _long(row + k, column, run, width)
+    return bands
 
 
-def _wrapped(row: int, column: int, run: int, width: int, tall: int) -> list[Rectangle]:
-    """A run that goes past the end of its row."""
-    pieces = []
-    for k in range(tall):
-        at, left, offset = row + k, run, column
-        if offset:
-            pieces.append((at, at + 1, offset, width))
-            left -= width - offset
-            at += 1
-        if left >= width:
-            pieces.append((at, at + left // width, 0, width))
-            at += left // width
-            left %= width
-        if left:
-            pieces.append((at, at + 1, 0, left))
-    return pieces
+def _wrapped(row: int, mask: int, width: int) -> list[Band]:
+    """A pattern that goes on in the row below."""
+    here = mask & interval(0, width)
+    return [(row, row + 1, here), (row + 1, row + 2, mask >> width)]
+
+
+def _long(row: int, column: int, run: int, width: int) -> list[Band]:
+    """A run that goes on in the rows below."""
+    bands: list[Band] = []
+    if column:
+        bands.append((row, row + 1, interval(column, width)))
+        row += 1
+        run -= width - column
+    if run >= width:
+        bands.append((row, row + run // width, interval(0, width)))
+        row += run // width
+    if run % width:
+        bands.append((row, row + 1, interval(0, run % width)))
+    return bands

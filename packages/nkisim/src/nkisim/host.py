@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.array_utils import byte_bounds
 
 from nkisim import dtypes
 from nkisim.dtypes import DType
@@ -20,6 +23,15 @@ from nkisim.views import contiguous_strides
 
 Array = npt.NDArray[Any]
 
+# what torch calls the types that NumPy does not have
+_TORCH_NAMES = {
+    dtypes.bfloat16: "bfloat16",
+    dtypes.float8_e4m3: "float8_e4m3fn",
+    dtypes.float8_e4m3fn: "float8_e4m3fn",
+    dtypes.float8_e5m2: "float8_e5m2",
+    dtypes.float8_e8m0fnu: "float8_e8m0fnu",
+}
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -30,7 +42,7 @@ class TensorSpec:
     dtype: DType
 
     def __init__(self, shape: tuple[int, ...] | list[int], dtype: Any) -> None:
-        sizes = tuple(int(size) for size in shape)
+        sizes = tuple(operator.index(size) for size in shape)
         if not sizes or any(size < 1 for size in sizes):
             raise ValueError(f"shape is {shape!r}; it must have sizes of at least 1")
         object.__setattr__(self, "shape", sizes)
@@ -42,24 +54,26 @@ class Argument:
 
     The kernel works on the caller's memory where it is contiguous and writable, so that what it
     writes to an input is there afterwards; `finish` does the same for any other array.
+
+    Args:
+        value: array or TensorSpec
+        place: of the tensor that the kernel sees
+        numerics: whether the run computes values
+        several: another rank has the same memory among its arguments, so none may write there
     """
 
-    def __init__(self, value: Any, name: str, place: Place, numerics: bool) -> None:
-        self._name = name
+    def __init__(self, value: Any, place: Place, numerics: bool, several: bool) -> None:
+        self._name = place.name
+        self._several = several
+        # the caller's array, and what the kernel has instead of it
         self._original: Array | None = None
-        self._held: Array | None = None
+        self._copy: Array | None = None
         data = None
         if not isinstance(value, TensorSpec):
-            array = to_numpy(value)
-            if array.flags.c_contiguous and array.flags.writeable:
-                self._held = array
-            else:
-                self._original = array
-                self._held = np.array(array, order="C", copy=True)
-            data = flat_bytes(self._held)
+            data = flat_bytes(self._held(to_numpy(value), numerics))
         elif numerics:
             raise NkiValidationError(
-                f"argument {name} is {value}; a run with numerics needs an array of values"
+                f"argument {place.name} is {value}; a run with numerics needs an array of values"
             )
         storage = Storage(place, data, 0, 0)
         storage.coverage.full = True
@@ -67,20 +81,81 @@ class Argument:
             storage, place.dtype, place.shape, contiguous_strides(place.shape), 0
         )
 
+    def _held(self, array: Array, numerics: bool) -> Array:
+        """An array that the kernel may write to."""
+        if not numerics:
+            return np.ascontiguousarray(array)
+        if array.flags.c_contiguous and array.flags.writeable and not self._several:
+            return array
+        self._original = array
+        self._copy = np.array(array, order="C", copy=True)
+        return self._copy
+
     def finish(self) -> None:
         """Bring what the kernel wrote into the caller's own array.
 
         Raises:
-            NkiValidationError: the kernel wrote to an array that is read-only.
+            NkiValidationError: the kernel wrote to an array that is read-only, or that was given to
+                several ranks.
         """
-        if self._original is None or self._held is None:
+        if self._original is None or self._copy is None:
             return
-        if self._original.flags.writeable:
-            self._original[...] = self._held
-        elif self._held.tobytes() != self._original.tobytes():
+        if np.array_equal(flat_bytes(self._copy), flat_bytes(np.ascontiguousarray(self._original))):
+            return
+        if self._several:
+            raise NkiValidationError(
+                f"the kernel wrote to argument {self._name}, whose array was given to several "
+                "ranks; each rank needs its own"
+            )
+        if not self._original.flags.writeable:
             raise NkiValidationError(
                 f"the kernel wrote to argument {self._name}, whose array is read-only"
             )
+        self._original[...] = self._copy
+
+
+def given_to_several(arguments: Sequence[Any]) -> frozenset[int]:
+    """The `id` of each array among the arguments that shares memory with one of another rank.
+
+    `arguments` has an entry for each rank.
+    """
+    found = []
+    for rank, entry in enumerate(arguments):
+        for value in arrays_in(entry):
+            if not _has_known_dtype(value):
+                # refused by name when it is converted
+                continue
+            array = to_numpy(value)
+            found.append((*byte_bounds(array), rank, id(value), array))
+    found.sort(key=lambda item: item[:3])
+    several = set()
+    for index, (_, end, rank, one, array) in enumerate(found):
+        for start, _, other_rank, other, other_array in found[index + 1 :]:
+            if start >= end:
+                break
+            if rank != other_rank and np.shares_memory(array, other_array):
+                several |= {one, other}
+    return frozenset(several)
+
+
+def _has_known_dtype(value: Any) -> bool:
+    try:
+        dtypes.resolve(value.dtype)
+    except TypeError:
+        return False
+    return True
+
+
+def arrays_in(values: Any) -> Iterator[Any]:
+    """The arrays among arguments, and in the lists, tuples and dictionaries among them."""
+    if isinstance(values, dict):
+        for value in values.values():
+            yield from arrays_in(value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from arrays_in(value)
+    elif isinstance(values, np.ndarray) or _is_torch(values):
+        yield values
 
 
 def is_array(value: Any) -> bool:
@@ -88,9 +163,7 @@ def is_array(value: Any) -> bool:
     return isinstance(value, (np.ndarray, TensorSpec)) or _is_torch(value)
 
 
-def shape_and_dtype(
-    value: Any, name: str, target: NcVersion
-) -> tuple[tuple[int, ...], DType]:
+def shape_and_dtype(value: Any, name: str, target: NcVersion) -> tuple[tuple[int, ...], DType]:
     """What the kernel sees of an argument.
 
     `float8_e4m3fn` before gen4 is read as the `float8_e4m3` that those chips have, bit for bit.
@@ -115,7 +188,7 @@ def to_numpy(value: Any) -> Array:
     torch = sys.modules["torch"]
     tensor = value.detach()
     dtype = dtypes.resolve(tensor.dtype)
-    if dtype in (dtypes.bfloat16, dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.float8_e8m0fnu):
+    if dtype in _TORCH_NAMES:
         # NumPy has no such types of its own, so torch hands out the bits
         bits = torch.int16 if dtype.itemsize == 2 else torch.uint8
         array: Array = tensor.view(bits).numpy().view(dtype.numpy)
@@ -124,16 +197,20 @@ def to_numpy(value: Any) -> Array:
     return plain
 
 
-def to_host(tensor: NkiTensor, as_torch: bool) -> Any:
-    """The values of a returned tensor, as a new array."""
-    if tensor.storage.data is None:
+def to_host(tensor: NkiTensor, as_torch: bool, numerics: bool) -> Any:
+    """The values of a returned tensor, as a new array; its shape and dtype without numerics.
+
+    torch has no `float8_e4m3`: it gets the bits as `float8_e4m3fn`, the type that a torch argument
+    of such a kernel has.
+    """
+    if not numerics:
         return TensorSpec(tensor.shape, tensor.dtype)
     array = np.array(tensor.values(), order="C", copy=True)
     if not as_torch:
         return array
     torch = sys.modules["torch"]
-    name = str.__str__(tensor.dtype)
-    if tensor.dtype in (dtypes.bfloat16, dtypes.float8_e4m3fn, dtypes.float8_e5m2):
+    name = _TORCH_NAMES.get(tensor.dtype)
+    if name is not None:
         bits = array.view(np.int16 if tensor.dtype.itemsize == 2 else np.uint8)
         return torch.from_numpy(bits).view(getattr(torch, name))
     return torch.from_numpy(array)
@@ -141,11 +218,7 @@ def to_host(tensor: NkiTensor, as_torch: bool) -> Any:
 
 def contains_torch(values: Any) -> bool:
     """Whether any of these arguments, or of what they contain, is a torch tensor."""
-    if isinstance(values, dict):
-        return any(contains_torch(value) for value in values.values())
-    if isinstance(values, (list, tuple)):
-        return any(contains_torch(value) for value in values)
-    return _is_torch(values)
+    return any(_is_torch(value) for value in arrays_in(values))
 
 
 def argument_region(lnc: int) -> MemoryRegion:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from nkisim.core import inside_kernel
+from nkisim.core import current_or_none
 from nkisim.errors import NkiValidationError
 
 # what older versions of NKI took and newer ones ignore
@@ -57,7 +58,13 @@ class Kernel:
         return Kernel(self.function, lnc_of(lnc), True, self.schedule)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if inside_kernel():
+        core = current_or_none()
+        if core is not None:
+            if self.grid and self.lnc != core.run.lnc:
+                raise NkiValidationError(
+                    f"{self!r} is launched within a kernel on {core.run.lnc} cores; a kernel in "
+                    "a kernel runs on the cores of that one"
+                )
             return self.function(*args, **kwargs)
         from nkisim.simulation import simulate
 
@@ -67,7 +74,8 @@ class Kernel:
         """As a method, with the instance bound."""
         if instance is None:
             return self
-        return functools.partial(self, instance)
+        bound = types.MethodType(self.function, instance)
+        return Kernel(bound, self.lnc, self.grid, self.schedule)
 
     def with_schedule(self, order: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """The kernel with instructions that wait for others, both given by their `name=`.
@@ -84,7 +92,8 @@ class Kernel:
         return Kernel(self.function, self.lnc, self.grid, (*self.schedule, *pairs))
 
     def __repr__(self) -> str:
-        return f"<kernel {getattr(self.function, '__name__', self.function)}>"
+        name = getattr(self.function, "__name__", repr(self.function))
+        return f"<kernel {name}{f'[{self.lnc}]' if self.grid else ''}>"
 
 
 @overload

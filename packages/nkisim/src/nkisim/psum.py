@@ -22,6 +22,7 @@ from nkisim.views import Shape
 if TYPE_CHECKING:
     from nkisim.core import Core
     from nkisim.storage import Storage
+    from nkisim.trace import Place
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -40,8 +41,9 @@ _MIN_ROWS = 512
 class BufferPool:
     """Buffers for gathered operands, by their number of columns; fresh pages are slow.
 
-    It also holds on to the tensors at given addresses whose products are still to be computed: a
-    kernel may drop such a tensor and read the memory through another one.
+    It also knows the tensors at given addresses whose products are still to be computed, and holds
+    on to them: a kernel may write to the same bytes through another tensor, or drop such a tensor
+    and read its bytes through another one.
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,21 @@ class BufferPool:
 
     def release(self, storage: Storage) -> None:
         self._pending.discard(storage)
+
+    def pending_at(self, place: Place) -> list[Storage]:
+        """Those that have a byte in common with `place`."""
+        return [other for other in self._pending if _overlap(other.place, place)]
+
+
+def _overlap(a: Place, b: Place) -> bool:
+    if a.address is None or b.address is None:
+        return False
+    return (
+        a.base_partition < b.base_partition + b.partitions
+        and b.base_partition < a.base_partition + a.partitions
+        and a.address < b.address + b.bytes_per_partition
+        and b.address < a.address + a.bytes_per_partition
+    )
 
 
 class Plan(NamedTuple):
@@ -129,12 +146,19 @@ class Accumulation:
 
     def flush(self, storage: Storage) -> None:
         """Compute what is still to be added up; `storage` is the tensor that owns this."""
+        pool = self._core.buffers
+        for other in pool.pending_at(storage.place):
+            if other is not storage and other.accumulation is not None:
+                other.accumulation._flush_own(other)
+        self._flush_own(storage)
+
+    def _flush_own(self, storage: Storage) -> None:
         if not self._chains:
             return
+        self._core.buffers.release(storage)
         chains, self._chains = self._chains, {}
         for chain in chains.values():
             self._finish(chain, storage)
-        self._core.buffers.release(storage)
 
     def _finish(self, chain: _Chain, storage: Storage) -> None:
         chain.compute(storage)
@@ -205,8 +229,8 @@ class Accumulation:
         for view, other in list(self._chains.items()):
             if overlap(dst.access(), other.access):
                 self._finish(self._chains.pop(view), storage)
-        for neighbour in storage.alive_neighbours():
-            if neighbour.accumulation is not None:
+        for neighbour in self._core.buffers.pending_at(storage.place):
+            if neighbour is not storage and neighbour.accumulation is not None:
                 neighbour.accumulation.flush(neighbour)
         chain = _Chain(dst, adds, self._core.buffers, m, n)
         self._chains[chain.view] = chain

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,20 +15,22 @@ import numpy as np
 
 from nkisim import host
 from nkisim.communicator import Communicator
-from nkisim.core import Core, enter, kernel_position, leave
+from nkisim.core import Core, current_or_none, enter, kernel_position, leave
 from nkisim.core_threads import run_threads
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
 from nkisim.errors import NkiMismatchError, NkiValidationError
 from nkisim.settings import Settings
-from nkisim.storage import Storage, poisoned
+from nkisim.storage import Bytes, Storage, poisoned
 from nkisim.tensor import NkiTensor
-from nkisim.trace import Place, Trace
+from nkisim.trace import Access, Instruction, Place, Trace
 from nkisim.views import contiguous_strides
 from nkisim.watch import Watch
 
 # positional arguments and keyword arguments
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_POLL_SECONDS = 0.0005
 
 
 class Run:
@@ -52,19 +56,24 @@ class Run:
         self.exchanged: set[Place] = set()
         self.communicator = Communicator(ranks * lnc, lnc, settings.stall_seconds)
         self._lock = threading.Lock()
-        self._serial = 0
-        self._shared: dict[tuple[int, int], NkiTensor] = {}
-        self.places: list[Place] = []
+        self._serials = [0] * (ranks * lnc)
+        self._shared: dict[tuple[int, int], tuple[str, NkiTensor]] = {}
         self.cores = [Core(self, rank, number) for rank in range(ranks) for number in range(lnc)]
         self.hazards = Watch(ranks, lnc)
+        # cores that wait in `await_peer`
+        self._awaiting: set[int] = set()
         # one core by itself cannot race with anyone
         self.watches = ranks * lnc > 1
 
     def next_serial(self) -> int:
-        """A number that no other tensor of the run has."""
-        with self._lock:
-            self._serial += 1
-            return self._serial
+        """The number of a new tensor of the current core; of each core they count from 0, so that
+        they do not depend on how the cores take turns."""
+        core = current_or_none()
+        if core is None:
+            raise RuntimeError("a tensor is allocated outside a kernel")
+        serial = self._serials[core.id]
+        self._serials[core.id] = serial + 1
+        return serial
 
     def shared_tensor(
         self, core: Core, shape: tuple[int, ...], dtype: DType, name: str
@@ -74,26 +83,28 @@ class Run:
         Raises:
             NkiMismatchError: another core of the rank allocated another shape, dtype or name there.
         """
-        key = (core.rank, core.shared_allocations)
-        core.shared_allocations += 1
-        serial = self.next_serial()
+        number = core.shared_allocations
+        core.shared_allocations = number + 1
+        key = (core.rank, number)
         with self._lock:
             found = self._shared.get(key)
             if found is None:
-                found = self._new_shared(core, shape, dtype, name, serial)
-                self._shared[key] = found
-                return found
-        place = found.storage.place
-        if (place.shape, place.dtype) != (shape, dtype) or (name and name != place.name):
+                made = self._new_shared(core, shape, dtype, name, number)
+                self._shared[key] = (name, made)
+                return made
+        known, tensor = found
+        place = tensor.storage.place
+        if (place.shape, place.dtype, known) != (shape, dtype, name):
             raise NkiMismatchError(
                 f"core {core.number} of rank {core.rank} allocates shared HBM tensor number "
-                f"{key[1]} as {name!r} {list(shape)} {dtype}; its other core allocated {place}: "
-                "the cores of a rank must allocate the same ones in the same order"
+                f"{number} as {name!r} {list(shape)} {dtype}; its other core allocated it as "
+                f"{known!r} {list(place.shape)} {place.dtype}: the cores of a rank must allocate "
+                "the same ones in the same order"
             )
-        return found
+        return tensor
 
     def _new_shared(
-        self, core: Core, shape: tuple[int, ...], dtype: DType, name: str, serial: int
+        self, core: Core, shape: tuple[int, ...], dtype: DType, name: str, number: int
     ) -> NkiTensor:
         size = dtype.itemsize
         for extent in shape:
@@ -101,20 +112,41 @@ class Run:
         region = MemoryRegion.shared_hbm
         owner = core.id if self.lnc == 1 else None
         place = Place(
-            serial, region, name or f"{region.value}#{serial}", shape, dtype, 1, size, owner
+            number, region, name or f"{region.value}#{number}", shape, dtype, 1, size, owner
         )
         place.code, place.line = kernel_position(sys._getframe(1))
-        self.places.append(place)
-        storage = Storage(place, poisoned(size) if core.numerics else None, 0, 0)
+        data = poisoned(size) if core.numerics else None
+        if self.lnc == 1:
+            return NkiTensor(Storage(place, data, 0, 0), dtype, shape, contiguous_strides(shape), 0)
+        storage = SharedStorage(place, data, self)
         return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
+
+    def await_peer(self, core: Core, done: Callable[[], bool]) -> bool:
+        """Wait until the other core of the rank has done something, or gets no further by itself.
+
+        Returns:
+            Whether `done` says that it has.
+        """
+        peer = core.id + 1 - 2 * core.number
+        self._awaiting.add(core.id)
+        try:
+            while not done():
+                if peer in self._awaiting or not self.communicator.runs(peer):
+                    # it may have come to that after it had done it
+                    return done()
+                time.sleep(_POLL_SECONDS)
+            return True
+        finally:
+            self._awaiting.discard(core.id)
 
     def execute(self, function: Callable[..., Any], arguments: Sequence[Arguments]) -> list[Any]:
         """Run `function` on all cores; the results of each rank, as arrays.
 
         `arguments` has one entry for each rank.
         """
+        several = host.given_to_several(arguments) if self.settings.numerics else frozenset()
         prepared = [
-            _Prepared(self, rank, function, *entry) for rank, entry in enumerate(arguments)
+            _Prepared(self, rank, function, entry, several) for rank, entry in enumerate(arguments)
         ]
         with _few_collections():
             results = self._run_cores(function, prepared)
@@ -122,8 +154,11 @@ class Run:
             entry.finish()
         converted = []
         for rank, entry in enumerate(prepared):
-            returned = results[rank * self.lnc]
-            converted.append(_to_host(self.cores[rank * self.lnc], returned, entry.as_torch))
+            core, *others = self.cores[rank * self.lnc : (rank + 1) * self.lnc]
+            returned = results[core.id]
+            converted.append(_to_host(core, returned, entry.as_torch))
+            for other in others:
+                _check_same(core, returned, results[other.id])
         return converted
 
     def _run_cores(self, function: Callable[..., Any], prepared: list[_Prepared]) -> list[Any]:
@@ -169,20 +204,56 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+class SharedStorage(Storage):
+    """A tensor of shared HBM that two cores use at a time.
+
+    A core may read what the other has yet to write. That is a race and not a mistake about what was
+    written, so the answer waits until the other core has written, or cannot.
+    """
+
+    __slots__ = ("_lock", "_run")
+
+    def __init__(self, place: Place, data: Bytes | None, run: Run) -> None:
+        super().__init__(place, data, 0, 0)
+        self._lock = threading.Lock()
+        self._run = run
+
+    def mark_written(self, access: Access, by: Instruction) -> None:
+        with self._lock:
+            super().mark_written(access, by)
+
+    def was_written(self, access: Access) -> bool:
+        if self._covers(access):
+            return True
+        core = current_or_none()
+        if core is None or core.rules.uninitialized == "off":
+            return False
+        return self._run.await_peer(core, lambda: self._covers(access))
+
+    def _covers(self, access: Access) -> bool:
+        with self._lock:
+            return super().was_written(access)
+
+
 class _Prepared:
-    """The arguments of one rank, with arrays replaced by tensors."""
+    """The arguments of one rank, with arrays replaced by tensors.
+
+    `several` has the `id` of each array that shares memory with one of another rank.
+    """
 
     def __init__(
         self,
         run: Run,
         rank: int,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        arguments: Arguments,
+        several: frozenset[int],
     ) -> None:
         self._run = run
         self._rank = rank
+        self._several = several
         self._arguments: list[host.Argument] = []
+        args, kwargs = arguments
         self.as_torch = host.contains_torch((args, kwargs))
         names = _parameter_names(function, len(args))
         self.args = tuple(
@@ -193,6 +264,9 @@ class _Prepared:
     def _convert(self, value: Any, name: str) -> Any:
         if host.is_array(value):
             return self._tensor(value, name)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            fields = zip(value._fields, value, strict=True)
+            return type(value)(*(self._convert(item, f"{name}.{key}") for key, item in fields))
         if isinstance(value, list):
             return [self._convert(item, f"{name}[{i}]") for i, item in enumerate(value)]
         if type(value) is tuple:
@@ -207,12 +281,11 @@ class _Prepared:
         size = dtype.itemsize
         for extent in shape:
             size *= extent
-        owner = self._rank * run.lnc if run.lnc == 1 else None
+        owner = self._rank if run.lnc == 1 else None
         region = host.argument_region(run.lnc)
-        place = Place(run.next_serial(), region, name, shape, dtype, 1, size, owner)
+        place = Place(len(self._arguments), region, name, shape, dtype, 1, size, owner)
         place.kind = "input"
-        run.places.append(place)
-        argument = host.Argument(value, name, place, run.settings.numerics)
+        argument = host.Argument(value, place, run.settings.numerics, id(value) in self._several)
         self._arguments.append(argument)
         return argument.tensor
 
@@ -222,9 +295,39 @@ class _Prepared:
 
 
 def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
-    code = getattr(function, "__code__", None)
-    named = list(code.co_varnames[: code.co_argcount]) if code is not None else []
+    """The names under which `function` gets its positional arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [parameter.name for parameter in parameters if parameter.kind in positional]
     return [named[i] if i < len(named) else f"argument {i}" for i in range(count)]
+
+
+def _check_same(core: Core, returned: Any, other: Any) -> None:
+    """Raise NkiMismatchError unless the second core of the rank returns the same tensors."""
+    mine, theirs = list(_tensors_in(returned)), list(_tensors_in(other))
+    if [_identity(tensor) for tensor in mine] != [_identity(tensor) for tensor in theirs]:
+        raise NkiMismatchError(
+            f"the cores of rank {core.rank} return different tensors: core 0 {mine}, core 1 "
+            f"{theirs}"
+        )
+
+
+def _tensors_in(returned: Any) -> Iterator[NkiTensor]:
+    if isinstance(returned, NkiTensor):
+        yield returned
+    elif isinstance(returned, (list, tuple)):
+        for item in returned:
+            yield from _tensors_in(item)
+    elif isinstance(returned, dict):
+        for item in returned.values():
+            yield from _tensors_in(item)
+
+
+def _identity(tensor: NkiTensor) -> tuple[Any, ...]:
+    return (tensor.storage.place, tensor.dtype, tensor.shape, tensor.strides, tensor.offset)
 
 
 def _to_host(core: Core, returned: Any, as_torch: bool) -> Any:
@@ -254,11 +357,11 @@ def _output(core: Core, tensor: NkiTensor, as_torch: bool) -> Any:
         if place in core.run.exchanged:
             core.violation(
                 "collective_buffers",
-                f"the kernel returns {tensor!r}, which a collective used; copy it to another tensor",
+                f"the kernel returns {tensor!r}, which a collective used; copy it to another "
+                "tensor",
             )
     if not tensor.storage.was_written(tensor.access()):
         core.violation(
             "unwritten_output", f"the kernel returns {tensor!r}, part of which nothing wrote"
         )
-    return host.to_host(tensor, as_torch)
-
+    return host.to_host(tensor, as_torch, core.numerics)

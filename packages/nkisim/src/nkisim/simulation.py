@@ -11,7 +11,7 @@ from nkisim.report import Report, make
 from nkisim.run import Arguments, Run
 from nkisim.settings import Settings
 from nkisim.timing import placement
-from nkisim.trace import Instruction, Trace
+from nkisim.trace import CoreTrace, Instruction, Trace
 
 
 class Simulation:
@@ -118,16 +118,16 @@ class World:
 
     def launch(self, kernel: Any, inputs: Sequence[Any]) -> tuple[list[Any], Trace]:
         """As `run`, with the trace."""
-        prepared = as_kernel(kernel)
-        if prepared.grid and prepared.lnc != self.lnc:
+        known = as_kernel(kernel)
+        if known.grid and known.lnc != self.lnc:
             raise NkiValidationError(
-                f"the kernel is launched with [{prepared.lnc}] in a world of lnc {self.lnc}"
+                f"the kernel is launched with [{known.lnc}] in a world of lnc {self.lnc}"
             )
         if len(inputs) != self.ranks:
             raise ValueError(f"inputs has {len(inputs)} entries; there are {self.ranks} ranks")
-        grid = prepared if prepared.grid or self.lnc == 1 else prepared[self.lnc]
+        on_cores = known if known.grid or self.lnc == 1 else known[self.lnc]
         arguments = [_arguments(entry, rank) for rank, entry in enumerate(inputs)]
-        return launch(grid, self.settings, self.ranks, arguments)
+        return launch(on_cores, self.settings, self.ranks, arguments)
 
     def profile(self, kernel: Any, inputs: Sequence[Any]) -> Report:
         """As `run`, for a report of the chip's time; see `nkisim.profile`."""
@@ -144,8 +144,8 @@ def _arguments(entry: Any, rank: int) -> Arguments:
     if isinstance(entry, (list, tuple)):
         return tuple(entry), {}
     raise TypeError(
-        f"inputs[{rank}] is {type(entry).__name__}; it must be a tuple of positional arguments or a "
-        "dictionary of keyword arguments"
+        f"inputs[{rank}] is {type(entry).__name__}; it must be a tuple of positional arguments "
+        "or a dictionary of keyword arguments"
     )
 
 
@@ -167,25 +167,47 @@ def launch(
                 placement.place(core_trace, core.machine)
             except NkiCapacityError as error:
                 core.violation("capacity", str(error))
-        _apply_schedule(kernel, trace)
+        if kernel.schedule:
+            _apply_schedule(kernel, trace)
     return results, trace
 
 
 def _apply_schedule(kernel: Kernel, trace: Trace) -> None:
-    """Let instructions wait for those that `with_schedule` puts before them."""
-    if not kernel.schedule:
-        return
-    for core in trace.cores:
-        named: dict[str, list[Instruction]] = {}
-        for instruction in core:
-            if instruction.name is not None:
-                named.setdefault(instruction.name, []).append(instruction)
-        for consumer, producers in kernel.schedule:
-            for name in (consumer, *producers):
-                if name not in named:
-                    raise NkiValidationError(
-                        f"with_schedule names {name!r}, but no instruction has that name"
-                    )
-            before = [instruction for name in producers for instruction in named[name]]
-            for instruction in named[consumer]:
-                instruction.depends_on(*before)
+    """Let instructions wait for those that `with_schedule` puts before them.
+
+    Where a name stands for several, as in a loop, each consumer waits for the producers before it
+    in the program. [inferred]
+
+    Raises:
+        NkiValidationError: no instruction has the name, or no producer comes before its consumer.
+    """
+    named = [_by_name(core) for core in trace.cores]
+    for consumer, producers in kernel.schedule:
+        for name in (consumer, *producers):
+            if not any(name in core for core in named):
+                raise NkiValidationError(
+                    f"with_schedule names {name!r}, but no instruction has that name"
+                )
+        for producer in producers:
+            pairs = [
+                (later, earlier)
+                for core in named
+                for later in core.get(consumer, ())
+                for earlier in core.get(producer, ())
+                if earlier.index < later.index
+            ]
+            if not pairs:
+                raise NkiValidationError(
+                    f"with_schedule puts {producer!r} before {consumer!r}, but no instruction of "
+                    "the first name comes before one of the second in the program of a core"
+                )
+            for later, earlier in pairs:
+                later.depends_on(earlier)
+
+
+def _by_name(core: CoreTrace) -> dict[str, list[Instruction]]:
+    named: dict[str, list[Instruction]] = {}
+    for instruction in core:
+        if instruction.name is not None:
+            named.setdefault(instruction.name, []).append(instruction)
+    return named

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nkisim.address_map import AddressMap
-from nkisim.coverage import Coverage, rectangles
+from nkisim.coverage import Band, Coverage, Rectangle, interval, row_bands, strided
 from nkisim.trace import Access, Instruction, Place
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ class Storage:
 
     Attributes:
         data: flat bytes, or None in a run without numerics
-        coverage: what was written; None where nobody asks (inputs)
+        coverage: what was written; all of an argument
         neighbours: of a tensor that the kernel placed: the others of its memory
+        lost, clobbered_by: what was written and then overwritten through another tensor, and the
+            last instruction that did so
         accumulation: of PSUM only: what matmuls have written and not yet added up
     """
 
     __slots__ = (
-        "__weakref__", "accumulation", "base", "clobbered_by", "coverage", "data", "neighbours",
-        "pitch", "place",
+        "__weakref__", "accumulation", "base", "clobbered_by", "coverage", "data", "lost",
+        "neighbours", "pitch", "place",
     )  # fmt: skip
 
     def __init__(self, place: Place, data: Bytes | None, base: int, pitch: int) -> None:
@@ -47,75 +49,124 @@ class Storage:
         self.pitch = pitch
         self.coverage: Coverage = _coverage(place)
         self.neighbours: AddressMap | None = None
+        self.lost: Coverage | None = None
         self.clobbered_by: Instruction | None = None
         self.accumulation: Accumulation | None = None
 
-    def boxes(self, access: Access) -> list[tuple[int, int, int, int]]:
-        """`access` as rectangles of the coverage table."""
-        if self.place.on_chip:
+    def bands(self, access: Access) -> list[Band]:
+        """`access` as bands of the coverage table."""
+        if self.pitch:
             base = self.place.base_partition
-            p0, p1 = access.p0 - base, access.p1 - base
-            if not access.steps:
-                return [(p0, p1, access.lo, access.hi)]
-            starts = [access.lo]
-            for step, count in access.steps:
-                if step:
-                    starts = [start + step * k for start in starts for k in range(count)]
-            return [(p0, p1, start, start + access.run) for start in starts]
-        return rectangles(access.lo, access.run, access.steps, self.coverage.width)
+            mask = strided(access.lo, access.run, access.steps)
+            return [(access.p0 - base, access.p1 - base, mask)]
+        return row_bands(access.lo, access.run, access.steps, self.coverage.width)
+
+    def boxes(self, access: Access) -> list[Rectangle]:
+        """`access`, on chip, as rectangles of the coverage table."""
+        base = self.place.base_partition
+        p0, p1 = access.p0 - base, access.p1 - base
+        if not access.steps:
+            return [(p0, p1, access.lo, access.hi)]
+        starts = [access.lo]
+        for step, count in access.steps:
+            starts = [start + step * k for start in starts for k in range(count)]
+        return [(p0, p1, start, start + access.run) for start in starts]
 
     def mark_written(self, access: Access, by: Instruction) -> None:
         """Note that `access` was written; whoever shares its bytes has lost them."""
         coverage = self.coverage
         if self.neighbours is not None:
-            if coverage.empty:
-                self.neighbours.enter(self)
-            for other in self.neighbours.others(self):
-                self._clobber(other, access, by)
-        if not coverage.full:
-            if access.dynamic:
-                # which bytes is known only on the device: none of them can be called unwritten
-                coverage.add(0, coverage.rows, 0, coverage.width)
-            elif not access.steps and self.place.on_chip:
-                base = self.place.base_partition
-                coverage.add(access.p0 - base, access.p1 - base, access.lo, access.hi)
-            else:
-                for box in self.boxes(access):
-                    coverage.add(*box)
+            self._take_over(self.neighbours, access, by)
+        if coverage.full:
+            return
+        if access.dynamic:
+            # which bytes is known only on the device: none of them can be called unwritten
+            coverage.add(0, coverage.rows, 0, coverage.width)
+        elif self.pitch and not access.steps:
+            base = self.place.base_partition
+            coverage.add(access.p0 - base, access.p1 - base, access.lo, access.hi)
+        else:
+            for band in self.bands(access):
+                coverage.add_bytes(*band)
 
     def was_written(self, access: Access) -> bool:
         """Whether every byte of `access` was written through this tensor, and is still there."""
         coverage = self.coverage
         if coverage.full or access.dynamic:
             return True
-        if not access.steps and self.place.on_chip:
+        if self.pitch and not access.steps:
             base = self.place.base_partition
             return coverage.covers(access.p0 - base, access.p1 - base, access.lo, access.hi)
-        return all(coverage.covers(*box) for box in self.boxes(access))
+        return all(coverage.covers_bytes(*band) for band in self.bands(access))
+
+    def breach(self, access: Access) -> str:
+        """The rule that reading `access` breaks, not all of which `was_written`.
+
+        `overwritten`: some bytes were written, then overwritten through another tensor. `aliased`:
+        what is missing was written through other tensors, which the kernel still holds. Else
+        `uninitialized`.
+        """
+        missing = [part for band in self.bands(access) for part in self.coverage.missing(*band)]
+        if self.lost is not None and any(self.lost.touches_bytes(*part) for part in missing):
+            return "overwritten"
+        rest = Coverage(self.coverage.rows, self.coverage.width)
+        for part in missing:
+            rest.add_bytes(*part)
+        for other in self.alive_neighbours():
+            for part in missing:
+                for held in _seen_from(self, other, part):
+                    rest.remove_bytes(*held)
+        return "aliased" if rest.empty else "uninitialized"
 
     def alive_neighbours(self) -> list[Storage]:
         """The other tensors at these addresses through which something there was written."""
         return [] if self.neighbours is None else self.neighbours.others(self)
 
-    def _clobber(self, other: Storage, access: Access, by: Instruction) -> None:
-        """`access` of this tensor was written: `other` has lost what it had there."""
-        mine, theirs = self.place, other.place
-        assert mine.address is not None and theirs.address is not None
-        p0 = max(access.p0, theirs.base_partition) - theirs.base_partition
-        p1 = min(access.p1, theirs.base_partition + theirs.partitions) - theirs.base_partition
-        if p0 >= p1:
+    def _take_over(self, neighbours: AddressMap, access: Access, by: Instruction) -> None:
+        """`access` is written: the other tensors at its addresses lose what they had there."""
+        if self.coverage.empty:
+            neighbours.enter(self)
+        if access.dynamic:
             return
-        shift = mine.address - theirs.address
-        touched = False
-        for _, _, lo, hi in self.boxes(access):
-            lo, hi = max(lo + shift, 0), min(hi + shift, theirs.bytes_per_partition)
-            if lo < hi and other.coverage.touches(p0, p1, lo, hi):
-                other.coverage.remove(p0, p1, lo, hi)
-                touched = True
-        if touched:
-            other.clobbered_by = by
-            if other.coverage.empty and other.neighbours is not None:
-                other.neighbours.leave(other)
+        for other in neighbours.others(self):
+            for band in self.bands(access):
+                other._lose(_translated(self.place, other.place, band), by)
+        if self.lost is not None:
+            for band in self.bands(access):
+                self.lost.remove_bytes(*band)
+
+    def _lose(self, band: Band, by: Instruction) -> None:
+        p0, p1, mask = band
+        if p0 >= p1 or not self.coverage.touches_bytes(p0, p1, mask):
+            return
+        if self.lost is None:
+            self.lost = Coverage(self.coverage.rows, self.coverage.width)
+        for first, last, have in self.coverage.within(p0, p1):
+            self.lost.add_bytes(first, last, have & mask)
+        self.coverage.remove_bytes(p0, p1, mask)
+        self.clobbered_by = by
+        if self.coverage.empty and self.neighbours is not None:
+            self.neighbours.leave(self)
+
+
+def _translated(mine: Place, theirs: Place, band: Band) -> Band:
+    """Bytes of one addressed tensor as those of another one; no rows where they share none."""
+    assert mine.address is not None and theirs.address is not None
+    p0, p1, mask = band
+    down = mine.base_partition - theirs.base_partition
+    shift = mine.address - theirs.address
+    mask = mask << shift if shift >= 0 else mask >> -shift
+    within = mask & interval(0, theirs.bytes_per_partition)
+    return max(p0 + down, 0), min(p1 + down, theirs.partitions), within
+
+
+def _seen_from(one: Storage, other: Storage, band: Band) -> list[Band]:
+    """Those bytes of a band of `one` that were written through `other`."""
+    p0, p1, mask = _translated(one.place, other.place, band)
+    if p0 >= p1:
+        return []
+    held = [(a, b, have & mask) for a, b, have in other.coverage.within(p0, p1)]
+    return [_translated(other.place, one.place, part) for part in held]
 
 
 def _coverage(place: Place) -> Coverage:

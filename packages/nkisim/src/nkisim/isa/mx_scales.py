@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from nkisim import dtypes, mx
 from nkisim.core import Core
+from nkisim.errors import NkiValidationError
 from nkisim.isa import checks
 from nkisim.tensor import NkiTensor
 
@@ -40,19 +41,29 @@ def check(core: Core, op: str, name: str, scale: Any, partitions: int, columns: 
     blocks = max(partitions // mx.BLOCK_PARTITIONS, 1)
     needed = (blocks - 1) // _ROWS * mx.QUADRANT_PARTITIONS + (blocks - 1) % _ROWS + 1
     if scale.shape[0] < needed or access.elements < columns:
-        core.violation(
-            "constraint",
+        # at any level: there is nothing that could serve as the others
+        raise NkiValidationError(
             f"{op}: {name} is {scale!r}; for data of {partitions} partitions and {columns} columns "
-            f"it must have at least {needed} partitions and {columns} elements of each",
+            f"it must have at least {needed} partitions and {columns} elements of each"
         )
 
 
 def views(scale: NkiTensor, partitions: int, columns: int) -> list[NkiTensor]:
     """The rows that count, one view `[4, columns]` for each quadrant of the data."""
-    if scale.ndim == 2 and scale.shape[1] > columns:
-        scale = scale[:, :columns]
-    starts = range(0, partitions, mx.QUADRANT_PARTITIONS)
-    return [scale[start : start + _ROWS] for start in starts]
+    # what slices would be, at a fraction of their time: every MX product needs up to eight
+    free = (columns,) if scale.ndim == 2 else scale.shape[1:]
+    step = scale.strides[0] * mx.QUADRANT_PARTITIONS
+    return [
+        NkiTensor(
+            scale.storage,
+            scale.dtype,
+            (_ROWS, *free),
+            scale.strides,
+            scale.offset + step * quadrant,
+            scale.dynamic,
+        )
+        for quadrant in range(-(-partitions // mx.QUADRANT_PARTITIONS))
+    ]
 
 
 def rows(scale: NkiTensor, partitions: int, columns: int) -> npt.NDArray[np.uint8]:

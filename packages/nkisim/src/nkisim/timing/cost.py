@@ -9,7 +9,7 @@ What a rule needs beside the operands stands in `Instruction.details`:
     topk: `n`, the active elements
     local_gather: `per_index`, elements gathered for each index
     dma_copy, dma_transpose, dma_compute: `dge` ("none", "swdge", "hwdge", "unknown"), `indirect`
-        (an offset for each partition takes part), `queue` (the engine that starts it, or None)
+        (an offset for each partition takes part), `queue` ("sync", "scalar" or None for either)
     sendrecv: `dma_engine` ("dma" or "gpsimd_dma")
 
 The first of `Instruction.reads` is the tensor that the instruction streams through (`data`, `src`,
@@ -68,11 +68,11 @@ def cost(instruction: Instruction, machine: Machine) -> Cost:
     try:
         if op in TRANSFER_OPS:
             return _transfer_cost(instruction, machine)
-        if engine is Engine.tensor:
-            return _matmul_cost(instruction, machine)
         if op in TRIGGERS or op in REGISTER_OPS:
             ns = machine.issue_cycles / machine.ghz(engine)
             return Cost(ns, ns + machine.dependent_cycles / machine.ghz(engine))
+        if engine is Engine.tensor:
+            return _matmul_cost(instruction, machine)
         if engine is Engine.gpsimd:
             cycles = GPSIMD_RULES[op](instruction, machine)
         else:

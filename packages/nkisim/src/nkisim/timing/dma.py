@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nkisim.enums import Engine
 from nkisim.machine import Machine
 from nkisim.timing.transfers import Transfer
 
@@ -19,10 +18,10 @@ class DmaEngines:
         self._free = [0.0] * machine.dma_engines
         self._last = [-1] * machine.dma_engines
         self._hbm_free = 0.0
-        self._generators = {Engine.sync: 0.0, Engine.scalar: 0.0}
+        self._generators = {"sync": 0.0, "scalar": 0.0}
         self.busy = [0.0] * machine.dma_engines
 
-    def generate(self, engine: Engine | None, time: float, ns: float) -> float:
+    def generate(self, engine: str | None, time: float, ns: float) -> float:
         """When the hardware DGE of `engine` (None: any) has written the descriptors."""
         free = self._generators
         which = min(free, key=free.__getitem__) if engine is None else engine

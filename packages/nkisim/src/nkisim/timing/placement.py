@@ -3,7 +3,7 @@
 AWS's allocator is not published. This one takes tensors in program order, each for as long as an
 instruction touches it, and puts each behind the one before (next fit), so that an address is
 reused as late as possible and independent work does not have to wait for it. Where that runs out of
-room it starts over with the lowest address that is free, and then with the largest tensors first.
+room it starts over with the lowest address that is free, and then with what holds most for longest.
 Tensors that the kernel placed stay where they are; nothing else lies on them while they are in use.
 
 A tensor takes its bytes in all partitions: whether the compiler packs tensors with few partitions
@@ -13,8 +13,8 @@ side by side is not published either.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nkisim.enums import MemoryRegion
@@ -24,6 +24,8 @@ from nkisim.trace import CoreTrace, Place
 
 # Tensors begin at multiples of this; AWS publishes no alignment for SBUF.
 ALIGNMENT = 32
+# How many tensors the third attempt places out of order; each costs time with every other.
+_HEAVY = 256
 # how many tensors an error lists
 _LISTED = 16
 
@@ -64,7 +66,7 @@ def _place_region(core: CoreTrace, region: MemoryRegion, limit: int, bank: int) 
         attempts: list[Callable[[], Place | None]] = [
             lambda: _in_order(free, fixed, limit, bank, rotate=True),
             lambda: _in_order(free, fixed, limit, bank, rotate=False),
-            lambda: _largest_first(free, fixed, limit, bank),
+            lambda: _heavy_first(free, fixed, limit, bank),
         ]
         failed = None
         for attempt in attempts:
@@ -84,12 +86,17 @@ class _Fixed:
     """The ranges that the kernel's own tensors take, each with the times when it is taken."""
 
     def __init__(self, tensors: list[Place]) -> None:
+        self._tensors = tensors
         times: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for tensor in tensors:
             assert tensor.address is not None
             window = (tensor.address, tensor.address + _size(tensor))
             times.setdefault(window, []).append((tensor.first, tensor.last))
         self._windows = [(window, *_merge(spans)) for window, spans in sorted(times.items())]
+
+    def extended(self, tensors: Iterable[Place]) -> _Fixed:
+        """With more tensors that have their address."""
+        return _Fixed([*self._tensors, *tensors])
 
     def during(self, first: int, last: int) -> list[tuple[int, int]]:
         """The ranges in use at any time from `first` to `last`, by their start."""
@@ -205,6 +212,17 @@ def _in_order(
     return None
 
 
+def _heavy_first(tensors: list[Place], fixed: _Fixed, limit: int, bank: int) -> Place | None:
+    """Place those that hold most memory for longest first, then the others in program order."""
+    by_weight = sorted(tensors, key=lambda p: (-_size(p) * (p.last - p.first + 1), p.serial))
+    heavy = set(by_weight[:_HEAVY])
+    failed = _largest_first(list(heavy), fixed, limit, bank)
+    if failed is not None:
+        return failed
+    rest = [tensor for tensor in tensors if tensor not in heavy]
+    return _in_order(rest, fixed.extended(heavy), limit, bank, rotate=False)
+
+
 def _largest_first(tensors: list[Place], fixed: _Fixed, limit: int, bank: int) -> Place | None:
     """Place the largest first, each at the lowest address that is free during all of its time."""
     placed: list[tuple[int, int, int, int]] = []
@@ -219,7 +237,7 @@ def _largest_first(tensors: list[Place], fixed: _Fixed, limit: int, bank: int) -
         if address is None:
             return tensor
         tensor.address = address
-        insort(placed, (address, address + size, tensor.first, tensor.last))
+        placed.append((address, address + size, tensor.first, tensor.last))
     return None
 
 

@@ -60,8 +60,11 @@ def transfer(instruction: Instruction, machine: Machine) -> Transfer:
         KeyError: a detail is missing.
     """
     dst = instruction.writes[0]
-    # an index tensor is read too, but through the descriptors, not as payload
-    sources = instruction.reads if instruction.op == "dma_compute" else instruction.reads[:1]
+    sources = instruction.reads[:1]
+    if instruction.op == "dma_compute":
+        # the others have as many elements; what has not is an index, which the descriptors hold
+        count = dst.elements * dst.partitions
+        sources = tuple(s for s in instruction.reads if s.elements * s.partitions == count)
     first, engines, share = _engines(dst, sources[0], machine)
     descriptors, engine_ns = 0, 0.0
     for src in sources:
