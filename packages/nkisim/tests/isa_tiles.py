@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from nkisim import dtypes
 from nkisim.core import Core, current
 from nkisim.dtypes import DType
@@ -128,9 +129,9 @@ def stored(values: npt.ArrayLike, dtype: DType) -> Array:
             return single.astype(dtype.numpy)
     limits = np.iinfo(dtype.numpy)
     flat = [
-        0 if x != x else int(limits.max if x > limits.max else limits.min if x < limits.min else round(x))
+        0 if x != x else round(max(min(x, float(limits.max)), float(limits.min)))
         for x in single.reshape(-1).tolist()
-    ]  # fmt: skip
+    ]
     return np.array(flat, np.int64).astype(dtype.numpy).reshape(single.shape)
 
 

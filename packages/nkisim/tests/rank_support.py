@@ -9,12 +9,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import nkisim.isa as nisa
-import nkisim.language as nl
-import numpy as np
 import numpy.typing as npt
 import pytest
 
+import nkisim.isa as nisa
+import nkisim.language as nl
 from nkisim.errors import NkiWarning
 from nkisim.simulation import World
 from nkisim.tensor import NkiTensor

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import ml_dtypes
-import nkisim.collectives as ncc
-import nkisim.isa as nisa
-import nkisim.language as nl
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_support import fails, group_of, handed_over, quiet, share, staged
 
+import nkisim.collectives as ncc
+import nkisim.isa as nisa
+import nkisim.language as nl
 from nkisim.errors import NkiMismatchError, NkiValidationError
 from nkisim.settings import Rules
 from nkisim.simulation import World
@@ -103,7 +103,9 @@ NAMES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective
 @pytest.mark.parametrize("name", NAMES)
 def test_in_shared_hbm(name, lnc, ranks):
     xs = [sample((8, 6), np.float32, rank) for rank in range(ranks)]
-    found = quiet(World(ranks, lnc), in_hbm, [(x, name, (), ranks, "add", nl.shared_hbm) for x in xs])
+    found = quiet(
+        World(ranks, lnc), in_hbm, [(x, name, (), ranks, "add", nl.shared_hbm) for x in xs]
+    )
     for rank in range(ranks):
         same(found[rank], dense(name, xs, list(range(ranks)), rank, "add", 0))
 
@@ -246,7 +248,9 @@ def test_lists_of_tensors_of_different_shapes(name, lnc):
     def kernel(x, y):
         srcs = [staged(x, "x"), staged(y, "y")]
         dsts = [
-            nl.ndarray(received_shape(name, src.shape, 2, 0), src.dtype, nl.shared_hbm, name=f"d{i}")
+            nl.ndarray(
+                received_shape(name, src.shape, 2, 0), src.dtype, nl.shared_hbm, name=f"d{i}"
+            )
             for i, src in enumerate(srcs)
         ]
         if name == "all_reduce":
@@ -519,9 +523,13 @@ def test_whose_data_a_ring_holds(lnc, order):
         held = [nl.ndarray(x.shape, x.dtype, nl.shared_hbm, name=f"held{i}") for i in range(n)]
         share(held[0], x)
         for i in range(n):
-            whose = ncc.collective_permute_implicit_current_processing_rank_id(i, groups, channel_id=2)
+            whose = ncc.collective_permute_implicit_current_processing_rank_id(
+                i, groups, channel_id=2
+            )
             if i + 1 < n:
-                ncc.collective_permute_implicit([[held[i]]], [[held[i + 1]]], groups, channel_ids=[2])
+                ncc.collective_permute_implicit(
+                    [[held[i]]], [[held[i + 1]]], groups, channel_ids=[2]
+                )
             if nl.program_id(0) == 0:
                 row = out.ap([[width, 1], [1, width]], scalar_offset=whose, indirect_dim=0)
                 nisa.dma_copy(row, held[i])
@@ -561,7 +569,9 @@ def test_what_a_ring_position_needs(iteration, channel, text):
         ncc.collective_permute_implicit_current_processing_rank_id(iteration, (), channel)
         return x
 
-    fails(NkiValidationError, lambda: World(2).run(kernel, [(np.ones((1, 1), np.float32),)] * 2), text)
+    fails(
+        NkiValidationError, lambda: World(2).run(kernel, [(np.ones((1, 1), np.float32),)] * 2), text
+    )
 
 
 def test_an_unset_register_is_no_iteration():
@@ -569,8 +579,8 @@ def test_an_unset_register_is_no_iteration():
         ncc.collective_permute_implicit_current_processing_rank_id(nisa.register_alloc(), ())
         return x
 
-    run = lambda: World(1).run(kernel, [(np.ones((1, 1), np.float32),)])  # noqa: E731
-    fails(NkiValidationError, run, "nothing has set")
+    xs = [(np.ones((1, 1), np.float32),)]
+    fails(NkiValidationError, lambda: World(1).run(kernel, xs), "nothing has set")
 
 
 # Constraints
@@ -590,7 +600,8 @@ def rejected(body, text, kind=NkiValidationError, ranks=2, lnc=1, x=None, **opti
 
 def hbm(name, shape=(4, 512), dtype=nl.float32, buffer=nl.shared_hbm):
     made = nl.ndarray(shape, dtype, buffer, name=name)
-    share(made, nl.zeros(shape, dtype)) if buffer is nl.shared_hbm else None
+    if buffer is nl.shared_hbm:
+        share(made, nl.zeros(shape, dtype))
     return made
 
 
@@ -618,8 +629,10 @@ def sbuf(shape=(4, 512), dtype=nl.float32):
         (lambda x: ncc.all_reduce([], [], (), nl.add), NkiValidationError, "at least one"),
         (lambda x: ncc.all_reduce([hbm("a")], [hbm("b")], (), nl.multiply),
          NkiValidationError, "op is 'multiply'"),
-        (lambda x: ncc.all_reduce([hbm("a")], [hbm("b")], (), None), NkiValidationError, "op is None"),
-        (lambda x: ncc.all_reduce(hbm("a"), [hbm("b")], (), nl.add), TypeError, "srcs is NkiTensor"),
+        (lambda x: ncc.all_reduce([hbm("a")], [hbm("b")], (), None),
+         NkiValidationError, "op is None"),
+        (lambda x: ncc.all_reduce(hbm("a"), [hbm("b")], (), nl.add),
+         TypeError, "srcs is NkiTensor"),
         (lambda x: ncc.all_reduce([hbm("a")], [3], (), nl.add), TypeError, "dsts is [3]"),
         (lambda x: ncc.all_reduce([hbm("a")], [hbm("b")], (), nl.add, priority=4),
          NkiValidationError, "priority is 4"),
@@ -667,7 +680,10 @@ def test_a_source_must_have_been_written():
     for lnc in LNCS:
         rejected(
             lambda x: ncc.all_reduce(
-                [nl.ndarray((2, 2), nl.float32, nl.shared_hbm, name="a")], [hbm("b", (2, 2))], (), nl.add
+                [nl.ndarray((2, 2), nl.float32, nl.shared_hbm, name="a")],
+                [hbm("b", (2, 2))],
+                (),
+                nl.add,
             ),
             "nothing has written",
             lnc=lnc,
@@ -685,15 +701,22 @@ def test_priority_needs_gen4():
 # Which HBM tensors
 
 
+def reduce_from(src, dst):
+    ncc.all_reduce([src], [dst], (), nl.add)
+
+
+def gather_both_regions(x):
+    srcs = [hbm("a"), hbm("c", buffer=nl.private_hbm)]
+    ncc.all_gather(srcs, [hbm("b", (8, 512)), hbm("d", (8, 512))], (), 0)
+
+
 BUFFERS = {
-    "argument": (lambda x: ncc.all_reduce([x], [hbm("b")], (), nl.add), 1, "argument of the kernel"),
-    "argument at LNC2": (lambda x: ncc.all_reduce([hbm("b")], [x], (), nl.add), 2, "argument"),
-    "unnamed": (lambda x: ncc.all_reduce([hbm("")], [hbm("b")], (), nl.add), 1, "without a name"),
-    "unnamed at LNC2": (lambda x: ncc.all_reduce([hbm("a")], [hbm("")], (), nl.add), 2, "without a"),
-    "mixed": (lambda x: ncc.all_gather(
-        [hbm("a"), hbm("c", buffer=nl.private_hbm)],
-        [hbm("b", (8, 512)), hbm("d", (8, 512))], (), 0), 1, "private and in shared HBM"),
-}  # fmt: skip
+    "argument": (lambda x: reduce_from(x, hbm("b")), 1, "argument of the kernel"),
+    "argument at LNC2": (lambda x: reduce_from(hbm("b"), x), 2, "argument of the kernel"),
+    "unnamed": (lambda x: reduce_from(hbm(""), hbm("b")), 1, "without a name"),
+    "unnamed at LNC2": (lambda x: reduce_from(hbm("a"), hbm("")), 2, "without a name"),
+    "mixed": (gather_both_regions, 1, "private and in shared HBM"),
+}
 
 
 @pytest.mark.parametrize("case", BUFFERS)
@@ -752,7 +775,13 @@ def test_the_cores_of_a_rank_must_mean_the_same_bytes():
         return handed_over(dst, "out")
 
     xs = [(np.ones((2, 2), np.float32),)] * 2
-    fails(NkiMismatchError, lambda: World(2, 2).run(kernel, xs), "same tensors", "core 0 at", "core 1 at")
+    fails(
+        NkiMismatchError,
+        lambda: World(2, 2).run(kernel, xs),
+        "same tensors",
+        "core 0 at",
+        "core 1 at",
+    )
 
 
 def test_shapes_without_values():

@@ -28,6 +28,7 @@ from isa_tiles import (
     tile,
     warned,
 )
+
 from nkisim import dtypes
 from nkisim import operations as nl
 from nkisim.dtypes import DType
@@ -648,7 +649,7 @@ def test_exact_subtraction_from_a_number() -> None:
 def test_python_floats_as_operands() -> None:
     def body() -> Array:
         dst = empty((1, 1))
-        tensor_scalar(dst, tile(np.full((1, 1), 3.0, F32)), "multiply", float(0.7) ** 2)
+        tensor_scalar(dst, tile(np.full((1, 1), 3.0, F32)), "multiply", 0.7**2)
         return contents(dst)
 
     assert_same(on_core(body), np.array([[F32(3.0) * F32(0.7**2)]]))
@@ -695,7 +696,7 @@ def test_shift_amounts_from_a_tensor() -> None:
 def test_what_the_scalar_engine_computes(op0: str, op1: str | None) -> None:
     def body() -> Array:
         dst = empty((1, 2))
-        more = {} if op1 is None else {"op1": op1, "operand1": 0.5}
+        more: dict[str, Any] = {} if op1 is None else {"op1": op1, "operand1": 0.5}
         x = tile(np.array([[1.0, -4.0]], F32))
         instruction = tensor_scalar(dst, x, op0, 3.0, engine="scalar", **more)
         assert instruction.engine is Engine.scalar

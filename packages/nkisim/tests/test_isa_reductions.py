@@ -28,6 +28,7 @@ from isa_tiles import (
     stored,
     tile,
 )
+
 from nkisim import dtypes
 from nkisim import operations as nl
 from nkisim.enums import Engine, MemoryRegion, ReduceCmd
@@ -58,22 +59,18 @@ PAIRS: dict[str, Callable[[Any, Any], Any]] = {
 
 def rows_in_double(op: str, rows: Array) -> Array:
     """`op` over the last axis, in float64."""
-    if op == "add":
-        return rows.sum(-1)
-    if op == "subtract":
-        return 2 * rows[..., 0] - rows.sum(-1)
-    if op == "multiply":
-        return rows.prod(-1)
-    if op == "maximum":
-        return rows.max(-1)
-    if op == "minimum":
-        return rows.min(-1)
     nonzero = (rows != 0).sum(-1)
-    return {
-        "logical_and": nonzero == rows.shape[-1],
-        "logical_or": nonzero > 0,
-        "logical_xor": nonzero % 2 == 1,
-    }[op].astype(np.float64)
+    found: Array = {
+        "add": lambda: rows.sum(-1),
+        "subtract": lambda: 2 * rows[..., 0] - rows.sum(-1),
+        "multiply": lambda: rows.prod(-1),
+        "maximum": lambda: rows.max(-1),
+        "minimum": lambda: rows.min(-1),
+        "logical_and": lambda: (nonzero == rows.shape[-1]).astype(np.float64),
+        "logical_or": lambda: (nonzero > 0).astype(np.float64),
+        "logical_xor": lambda: (nonzero % 2 == 1).astype(np.float64),
+    }[op]()
+    return found
 
 
 # ---- tensor_reduce ----
@@ -332,7 +329,7 @@ def test_tensor_scalar_reduce(
         return contents(dst), contents(reduced)
 
     a, b = (scalar, data) if reverse else (data, scalar)
-    y = {
+    first: dict[str, Callable[[], Array]] = {
         "add": lambda: a + b,
         "subtract": lambda: a - b,
         "multiply": lambda: a * b,
@@ -340,7 +337,8 @@ def test_tensor_scalar_reduce(
         "minimum": lambda: np.minimum(a, b),
         "abs": lambda: np.abs(data),
         "less": lambda: (a < b).astype(np.float64),
-    }[op0]()
+    }
+    y = first[op0]()
     written, reduced = on_core(body, rules=Rules(fp8_overflow="off"))
     assert_same(written, stored(y, target))
     total = rows_in_double(reduce_op, y.astype(F32).astype(np.float64))[:, None]
@@ -349,7 +347,7 @@ def test_tensor_scalar_reduce(
 
 
 def test_the_row_maximum_of_magnitudes_is_taken_before_narrowing() -> None:
-    # the idiom of quantization: 1.004 is 1.0 in bfloat16
+    # the idiom of quantization: 1.001 is 1.0 in bfloat16
     def body() -> tuple[Array, Array]:
         dst = empty((1, 2), dtypes.bfloat16)
         amax = empty((1, 1))

@@ -25,6 +25,7 @@ from isa_tiles import (
     stored,
     tile,
 )
+
 from nkisim import dtypes
 from nkisim import operations as nl
 from nkisim.dtypes import DType
@@ -285,9 +286,9 @@ def test_reduce_cmd_of_range_select() -> None:
         low, high = tile(np.zeros((1, 1), F32)), tile(np.full((1, 1), 2, F32))
         seen: list[Any] = []
 
-        def step(values: list[float], *command: Any) -> None:
+        def step(values: list[float], command: Any = ReduceCmd.reset_reduce) -> None:
             x = tile(np.array([values], F32))
-            range_select(dst, x, nl.greater_equal, nl.less, low, high, *command, reduce_res=res)
+            range_select(dst, x, nl.greater_equal, nl.less, low, high, command, res)
             seen.append(contents(res).item())
 
         step([1, 2, 30, 40])

@@ -22,6 +22,7 @@ from isa_tiles import (
     sample,
     tile,
 )
+
 from nkisim import dtypes
 from nkisim.dtypes import DType
 from nkisim.enums import Engine, MemoryRegion

@@ -118,8 +118,8 @@ def _check_on_chip(
     # a single partition may come with any step
     if counts[0] > 1 and steps[0] != width:
         raise NkiValidationError(
-            f"ap: the partition step is {steps[0]}; for {tensor!r} it must be {width}, the elements "
-            "of a partition"
+            f"ap: the partition step is {steps[0]}; for {tensor!r} it must be {width}, the "
+            "elements of a partition"
         )
     partition, free = divmod(start, width)
     last = free + sum(s * (n - 1) for s, n in zip(steps[1:], counts[1:], strict=True))
@@ -137,8 +137,8 @@ def _check_hbm(tensor: MemoryView, item: int, start: int, steps: Shape, counts: 
     last = start + sum(step * (count - 1) for step, count in zip(steps, counts, strict=True))
     if start < 0 or last >= total:
         raise NkiValidationError(
-            f"ap: the pattern {_text(steps, counts)} reaches elements {start} to {last}; {tensor!r} "
-            f"lies in a tensor of {total}"
+            f"ap: the pattern {_text(steps, counts)} reaches elements {start} to {last}; "
+            f"{tensor!r} lies in a tensor of {total}"
         )
 
 
@@ -169,7 +169,8 @@ def _dynamic(tensor: MemoryView, offsets: Offsets, rows: int, new: DType) -> Dyn
         check_scalar_index("ap: scalar_offset", offsets.scalar)
         if tensor.on_chip and dim == 0:
             raise NkiValidationError(
-                f"ap: indirect_dim is 0 for {tensor!r}; on chip the partitions take no scalar_offset"
+                f"ap: indirect_dim is 0 for {tensor!r}; on chip the partitions take no "
+                "scalar_offset"
             )
         return Dynamic("scalar", offsets.scalar, stride, tensor.shape[dim])
     check_vector_index("ap: vector_offset", offsets.vector, rows)
@@ -210,8 +211,8 @@ def indirect(tensor: MemoryView, index: MemoryView, num_elem: int | None) -> Pat
     partitions = tensor.shape[0]
     if index.shape[0] != partitions or partitions % _GROUP:
         raise NkiValidationError(
-            f"indirect: index has {index.shape[0]} partitions, the tensor {partitions}; they must be "
-            f"equal, and a multiple of {_GROUP}"
+            f"indirect: index has {index.shape[0]} partitions, the tensor {partitions}; they must "
+            f"be equal, and a multiple of {_GROUP}"
         )
     per_index = index.size // partitions
     count = per_index * _GROUP if num_elem is None else operator.index(num_elem)

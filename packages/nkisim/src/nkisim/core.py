@@ -23,6 +23,7 @@ from nkisim.errors import (
     NkiWarning,
 )
 from nkisim.psum import Accumulation, BufferPool
+from nkisim.random_streams import RandomStreams
 from nkisim.storage import Bytes, Storage, poisoned
 from nkisim.tensor import NkiTensor
 from nkisim.trace import Access, CoreTrace, Instruction, Place
@@ -97,7 +98,7 @@ class Core:
             Engine.vector: np.zeros(128, np.float32),
             Engine.scalar: np.zeros(128, np.float32),
         }
-        self.random = np.random.default_rng((run.settings.seed, self.id))
+        self.random_streams = RandomStreams(np.random.default_rng((run.settings.seed, self.id)))
         self.reorder_scope = 0
         self.reorder_scopes = 0
         self.progress = 0

@@ -193,8 +193,8 @@ def strided(lo: int, run: int, steps: Steps) -> int:
 def row_bands(lo: int, run: int, steps: Steps, width: int) -> list[Band]:
     """The bytes of a strided pattern as bands of a table with rows of `width` bytes.
 
-    The pattern is that of `nkisim.trace.Access`: runs of `run` bytes from `lo`, repeated by `steps`.
-    Repetitions within a row, and of whole rows, take no more bands.
+    The pattern is that of `nkisim.trace.Access`: runs of `run` bytes from `lo`, repeated by
+    `steps`. Repetitions within a row, and of whole rows, take no more bands.
     """
     within: list[tuple[int, int]] = []
     extent, tall = run, 1

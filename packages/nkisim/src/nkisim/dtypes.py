@@ -160,7 +160,8 @@ def cast(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
     if dtype.is_integer:
         return _to_integer(values, target)
     if dtype is bool_:
-        return values != 0
+        truth: npt.NDArray[np.bool_] = values != 0
+        return truth
     with np.errstate(over="ignore", invalid="ignore"):
         if values.dtype.kind != "f" and not is_numpy_float(values.dtype):
             # integers reach a narrow type through float32, as in the engines

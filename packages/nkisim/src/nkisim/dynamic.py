@@ -56,8 +56,8 @@ def scalar_value(index: MemoryView | VirtualRegister, argument: str) -> int:
         value = index.value
         if value is None:
             raise NkiValidationError(
-                f"{argument}: the register holds no value; a run without numerics knows only values "
-                "that come from Python numbers or directly from input arrays"
+                f"{argument}: the register holds no value; a run without numerics knows only "
+                "values that come from Python numbers or directly from input arrays"
             )
         if value != int(value):
             raise NkiValidationError(f"{argument}: the register holds {value}, which is no integer")

@@ -79,6 +79,10 @@ class Machine:
         link_bytes_per_ns: NeuronLink, of a chip (CHIP)
         efa_bytes_per_ns: of a rank between nodes: 50 Gbit/s (COLL)
         hop_ns, efa_hop_ns: of a step within and between nodes (COLL: 1 to 2 us, about 15 us)
+        launch_ns: what starting a kernel and waiting for its end take beside the kernel. A fit: of
+            the 120 published times of attention_cte on Trainium2 (nki-library's tests, 43 us to
+            4.5 ms), the offset that leaves the smallest squares of relative errors is 35 us; see
+            tools/time_attention.py. Taken to be the same for all generations.
         chip_hop_ns: between two cores of one chip; not published, the lower end of `hop_ns`
     """
 
@@ -109,6 +113,7 @@ class Machine:
     psum_banks: int = 8
     psum_bank_bytes: int = 2048
     issue_cycles: int = 64
+    access_cycles: int = 60
     dependent_cycles: int = 100
     semaphore_ns: float = 100 / 1.4
     gpsimd_start_cycles: int = 150
@@ -126,6 +131,7 @@ class Machine:
     hop_ns: float = 1500.0
     efa_hop_ns: float = 15000.0
     chip_hop_ns: float = 1000.0
+    launch_ns: float = 35_000.0
 
     def ghz(self, engine: Engine) -> float:
         """The clock of a compute engine; the Sync engine's for whatever else issues."""

@@ -10,7 +10,7 @@ class VirtualRegister:
 
     The hardware has no arithmetic on registers for kernels to use, and the tracing front end of NKI
     0.7 allows none in Python control flow; both raise here. A register serves as the
-    `scalar_offset` of an access pattern, as an index, and in `nl.ds`.
+    `scalar_offset` of an access pattern, as an index, and in `nl.ds`. It may be compared to None.
 
     Attributes:
         value: what it holds; None before the first move, or in a run without numerics
@@ -33,8 +33,19 @@ class VirtualRegister:
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_arithmetic
-    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __truediv__ = _no_arithmetic
-    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = _no_arithmetic
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _no_arithmetic
+    __divmod__ = __rdivmod__ = __pow__ = __rpow__ = _no_arithmetic
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _no_arithmetic
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_arithmetic
+    __neg__ = __pos__ = __abs__ = __invert__ = _no_arithmetic
+    __lt__ = __le__ = __gt__ = __ge__ = _no_arithmetic
+
+    def __eq__(self, other: object) -> bool:
+        if other is None or other is self:
+            return other is self
+        self._no_arithmetic()
+
+    __hash__ = object.__hash__
 
     def _no_control(self) -> NoReturn:
         raise TypeError(

@@ -51,7 +51,8 @@ class ShapedView(MemoryView):
         order = tuple(self._dim(dim, "dims", first=True) for dim in dims)
         if sorted(order) != list(range(self.ndim)):
             raise NkiValidationError(
-                f"dims is {list(dims)}; it must be an order of the {self.ndim} dimensions of {self!r}"
+                f"dims is {list(dims)}; it must be an order of the {self.ndim} dimensions of "
+                f"{self!r}"
             )
         if order[0] != 0 and self._first_stays():
             raise NkiValidationError(

@@ -145,7 +145,8 @@ class NkiTensor(ShapedView):
             raise NkiValidationError(f"{self!r}: the partition dimension takes no dynamic index")
         if count > self.shape[dim]:
             raise IndexError(
-                f"nl.ds of {count} elements in dimension {dim} of {self!r}; it has {self.shape[dim]}"
+                f"nl.ds of {count} elements in dimension {dim} of {self!r}; it has "
+                f"{self.shape[dim]}"
             )
         indexing.check_scalar_index("index", index)
         return Dynamic("scalar", index, self.strides[dim], self.shape[dim] - count + 1)

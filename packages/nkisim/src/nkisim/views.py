@@ -71,7 +71,7 @@ def reshaped(shape: Shape, strides: Shape, new_shape: Shape) -> Shape:
     left, step = groups.pop() if groups else (1, 1)
     for size in reversed(new_shape):
         if size == 1:
-            result.append(step * 1)
+            result.append(step)
             continue
         if left == 1 and groups:
             left, step = groups.pop()
@@ -98,15 +98,19 @@ def rearranged(
     """
     if len(source) != len(shape):
         raise ValueError(f"src_pattern is {source!r}; the tensor has {len(shape)} dimensions")
+    given = sizes or {}
     dimensions: dict[str, tuple[int, int]] = {}
     for entry, size, stride in zip(source, shape, strides, strict=True):
         names = (entry,) if isinstance(entry, str) else tuple(entry)
-        split = filled([(sizes or {}).get(name, -1) for name in names], size)
+        split = filled([given.get(name, -1) for name in names], size)
         for position, name in enumerate(names):
             if name in dimensions:
                 raise ValueError(f"src_pattern is {source!r}; {name!r} is in it twice")
             inner = math.prod(split[position + 1 :])
             dimensions[name] = (split[position], stride * inner)
+    for name in given:
+        if name not in dimensions:
+            raise ValueError(f"fixed_sizes has {name!r}; src_pattern is {source!r}")
     new_shape, new_strides = [], []
     used: list[str] = []
     for entry in target:
@@ -121,5 +125,7 @@ def rearranged(
         new_shape.append(size)
         new_strides.append(stride)
     if sorted(used) != sorted(dimensions):
-        raise ValueError(f"dst_pattern is {target!r}; it must use each of {sorted(dimensions)} once")
+        raise ValueError(
+            f"dst_pattern is {target!r}; it must use each of {sorted(dimensions)} once"
+        )
     return tuple(new_shape), tuple(new_strides)

@@ -22,7 +22,7 @@ PSUM = frozenset({MemoryRegion.psum})
 ON_CHIP = SBUF | PSUM
 
 # an access pattern has the partitions and up to four free dimensions, sizes are 16-bit
-_MAX_FREE_STEPS = 3
+_MAX_DIMENSIONS = 5
 _MAX_ELEMENTS = 65536
 
 
@@ -46,25 +46,49 @@ def operand(
     access = tensor.access()
     first = access.p0
     count = tensor.shape[0]
+    if (
+        first == 0
+        and access.p1 == count <= 128
+        and access.elements <= _MAX_ELEMENTS
+        and len(tensor.shape) <= _MAX_DIMENSIONS
+    ):
+        return
     if count > 128:
-        core.violation("constraint", f"{op}: {name} has {count} partitions; at most 128 are allowed")
+        core.violation(
+            "constraint", f"{op}: {name} has {count} partitions; at most 128 are allowed"
+        )
     if access.p1 - first != count:
         core.violation(
             "partition_start",
-            f"{op}: {name} takes every {(access.p1 - first - 1) // max(count - 1, 1)}th partition of "
-            f"{tensor!r}; its partitions must follow one another",
+            f"{op}: {name} takes every {(access.p1 - first - 1) // max(count - 1, 1)}th partition "
+            f"of {tensor!r}; its partitions must follow one another",
         )
     if first and not start_allowed(first, count):
         core.violation(
             "partition_start",
             f"{op}: {name} starts at partition {first} with {count} partitions; {_starts(count)}",
         )
-    if len(access.steps) > _MAX_FREE_STEPS + 1 or access.elements > _MAX_ELEMENTS:
+    if _dimensions(tensor) > _MAX_DIMENSIONS or access.elements > _MAX_ELEMENTS:
         core.violation(
             "constraint",
             f"{op}: {name} is {tensor!r}; an instruction takes at most 4 free dimensions and "
             f"{_MAX_ELEMENTS} elements of a partition",
         )
+
+
+def _dimensions(tensor: NkiTensor) -> int:
+    """Dimensions of the access pattern: those that continue one another are one."""
+    found = 1
+    inner = 0, 0
+    for size, stride in zip(tensor.shape[:0:-1], tensor.strides[:0:-1], strict=True):
+        if size == 1:
+            continue
+        if found == 1 or stride != inner[0] * inner[1]:
+            found += 1
+            inner = stride, size
+        else:
+            inner = inner[0], inner[1] * size
+    return found
 
 
 def start_allowed(first: int, count: int) -> bool:
@@ -91,13 +115,14 @@ def same_size(core: Core, op: str, a_name: str, a: NkiTensor, b_name: str, b: Nk
     if a.shape[0] != b.shape[0]:
         core.violation(
             "constraint",
-            f"{op}: {b_name} has {b.shape[0]} partitions, {a_name} {a.shape[0]}; they must be equal",
+            f"{op}: {b_name} has {b.shape[0]} partitions, {a_name} {a.shape[0]}; they must be "
+            "equal",
         )
     elif a.access().elements != b.access().elements:
         core.violation(
             "constraint",
-            f"{op}: {b_name} is {b!r} with {b.access().elements} elements of each partition, {a_name} "
-            f"is {a!r} with {a.access().elements}; they must be equal",
+            f"{op}: {b_name} is {b!r} with {b.access().elements} elements of each partition, "
+            f"{a_name} is {a!r} with {a.access().elements}; they must be equal",
         )
 
 
@@ -170,7 +195,8 @@ def no_packed(core: Core, op: str, **operands: NkiTensor) -> None:
     for name, tensor in operands.items():
         if tensor.dtype.values > 1:
             core.violation(
-                "constraint", f"{op}: {name} is {tensor.dtype}; packed types are for MX matmuls only"
+                "constraint",
+                f"{op}: {name} is {tensor.dtype}; packed types are for MX matmuls only"
             )
 
 

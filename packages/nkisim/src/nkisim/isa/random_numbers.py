@@ -15,7 +15,7 @@ from nkisim import dtypes
 from nkisim.core import Core, current
 from nkisim.enums import Engine, member
 from nkisim.isa import checks, values
-from nkisim.random_streams import STATE_WORDS, RandomStreams, Words, uniform
+from nkisim.random_streams import STATE_WORDS, Words, uniform
 from nkisim.tensor import NkiTensor
 from nkisim.trace import Instruction
 
@@ -129,7 +129,7 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
     instruction = core.issue(op, Engine.vector, (), (src_seeds,), name)
     if core.numerics:
         seed = int(values.raw(src_seeds)[0, 0])
-        _streams(core).reseed(Engine.vector, seed & 0xFFFFFFFF)
+        core.random_streams.reseed(Engine.vector, seed & 0xFFFFFFFF)
     return instruction
 
 
@@ -151,7 +151,7 @@ def rand_set_state(
     instruction = core.issue(op, chosen, (), (src_seeds,), name)
     if core.numerics:
         first = src_seeds.access().p0
-        _streams(core).set_state(chosen, first, values.raw(src_seeds))
+        core.random_streams.set_state(chosen, first, values.raw(src_seeds))
     return instruction
 
 
@@ -172,7 +172,7 @@ def rand_get_state(
     chosen = _check_state(core, op, "dst", dst, engine)
     instruction = core.issue(op, chosen, (dst,), (), name)
     if core.numerics:
-        dst.assign(_streams(core).state(chosen, dst.access().p0, dst.shape[0]))
+        dst.assign(core.random_streams.state(chosen, dst.access().p0, dst.shape[0]))
     return instruction
 
 
@@ -196,12 +196,4 @@ def _check_state(core: Core, op: str, operand_name: str, tensor: NkiTensor, engi
 def _words(core: Core, engine: Engine, dst: NkiTensor) -> Words:
     """A random word for each element of `dst`, `[P, N]`."""
     access = dst.access()
-    return _streams(core).words(engine, access.p0, dst.shape[0], access.elements)
-
-
-def _streams(core: Core) -> RandomStreams:
-    """The generators of a core, which its `random` starts off on first use."""
-    streams: RandomStreams | None = vars(core).get("random_streams")
-    if streams is None:
-        streams = vars(core)["random_streams"] = RandomStreams(core.random)
-    return streams
+    return core.random_streams.words(engine, access.p0, dst.shape[0], access.elements)

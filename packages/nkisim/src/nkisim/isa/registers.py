@@ -11,6 +11,7 @@ import numpy as np
 from nkisim import dtypes
 from nkisim.core import Core, current
 from nkisim.enums import Engine
+from nkisim.errors import NkiValidationError
 from nkisim.isa import checks
 from nkisim.register import VirtualRegister
 from nkisim.tensor import NkiTensor
@@ -26,13 +27,12 @@ _LOADED = frozenset(
 
 def register_alloc(x: Any = None) -> VirtualRegister:
     """A new register, holding `x`: nothing, a number, or the element of a `[1, 1]` tensor."""
-    core = current("nisa.register_alloc")
+    current("nisa.register_alloc")
     register = VirtualRegister()
     if type(x) is NkiTensor:
         register_load(register, x)
     elif x is not None:
         register.value = _number("register_alloc: x", x)
-    del core
     return register
 
 
@@ -112,4 +112,7 @@ def _one_element(core: Core, op: str, name: str, tensor: Any) -> None:
 def _number(argument: str, value: Any) -> int | float:
     if isinstance(value, bool) or not checks.is_number(value):
         raise TypeError(f"{argument} is {value!r}; it must be a number or a register")
-    return value.item() if isinstance(value, np.generic) else value
+    number: int | float = value.item() if isinstance(value, np.generic) else value
+    if isinstance(number, int) and not -(2**31) <= number < 2**32:
+        raise NkiValidationError(f"{argument} is {number}; a register holds 32 bits")
+    return number

@@ -50,10 +50,11 @@ def put(core: Core, op: str, tensor: NkiTensor, values: Array) -> None:
     # NumPy converts while it stores, which saves a temporary
     target[...] = values.reshape(target.shape)
     if dtype.itemsize == 1:
-        _check_overflow(core, op, tensor, target, values)
+        check_overflow(core, op, tensor, target, values)
 
 
-def _check_overflow(core: Core, op: str, tensor: NkiTensor, stored: Array, values: Array) -> None:
+def check_overflow(core: Core, op: str, tensor: NkiTensor, stored: Array, values: Array) -> None:
+    """Report finite `values` that are not finite as they are `stored` in an 8-bit type."""
     if core.rules.fp8_overflow == "off" or dtypes.is_numpy_float(values.dtype) is False:
         return
     lost = ~np.isfinite(stored.astype(np.float32))

@@ -31,7 +31,7 @@ class CoreReport:
 
     Attributes:
         rank, core: which
-        busy: share of the total time that each engine is busy; for "dma" the mean of its engines
+        busy: share of the kernel's time that each engine is busy; for "dma" the mean of its engines
         counts: instructions by name
         engine_counts: instructions by engine
         flops: of matmuls
@@ -57,7 +57,7 @@ class CoreReport:
     usage: Usage
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A schedule and what follows from it. Made by `make`.
 
@@ -72,9 +72,19 @@ class Report:
     critical_us: Mapping[str, float]
 
     @property
-    def total_us(self) -> float:
-        """From the start of the kernel to its last result."""
+    def kernel_us(self) -> float:
+        """From the first instruction of the kernel to its last result."""
         return self.schedule.total_ns / 1000
+
+    @property
+    def launch_us(self) -> float:
+        """What starting the kernel and waiting for its end add."""
+        return self.schedule.machine.launch_ns / 1000
+
+    @property
+    def total_us(self) -> float:
+        """What a caller waits: the kernel and its launch."""
+        return self.kernel_us + self.launch_us
 
     @property
     def flops(self) -> int:
@@ -83,9 +93,13 @@ class Report:
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilisation: the PE arrays' time at peak over the total."""
+        """Model FLOPs utilisation: the PE arrays' time at peak over the kernel's."""
         available = self.schedule.total_ns * len(self.cores)
         return sum(core.ideal_ns for core in self.cores) / available if available else 0.0
+
+    def __repr__(self) -> str:
+        machine = self.schedule.machine
+        return f"<Report: {self.total_us:.1f} us on {machine.chip}, {len(self.cores)} cores>"
 
     def table(self) -> str:
         """A text of a page for people."""
@@ -96,12 +110,13 @@ class Report:
 
         Keys:
             target, chip, ranks, lnc: what it ran on
-            total_us, flops, mfu
+            total_us: of the kernel with its launch; kernel_us and launch_us are the two
+            flops, mfu: of matmuls; against the peak over kernel_us
             instructions, dma_transfers, dma_descriptors, dma_efficiency
             hbm_read_bytes, hbm_written_bytes: of all cores
             sbuf_peak_bytes, sbuf_limit_bytes, psum_peak_bytes, psum_limit_bytes: per partition, of
                 the core that uses most
-            busy.<engine>: share of the time, mean of all cores
+            busy.<engine>: share of kernel_us, mean of all cores
             count.<instruction>: how many
             critical_us.<instruction>: time on the critical path
             cores: the same for each core, without the first two lines and the critical path
@@ -116,6 +131,8 @@ class Report:
             "ranks": trace.ranks,
             "lnc": trace.lnc,
             "total_us": self.total_us,
+            "kernel_us": self.kernel_us,
+            "launch_us": self.launch_us,
             "flops": self.flops,
             "mfu": self.mfu,
             "dma_efficiency": best / moved if moved else 1.0,

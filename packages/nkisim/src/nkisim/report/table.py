@@ -19,7 +19,8 @@ def render(report: Report) -> str:
     cores = f"{len(report.cores)} core{'s' if len(report.cores) != 1 else ''}"
     lines = [
         f"{time_text(report.schedule.total_ns)} on {machine.chip}, {cores} "
-        f"(ranks: {trace.ranks}, cores of a rank: {trace.lnc})",
+        f"(ranks: {trace.ranks}, cores of a rank: {trace.lnc}); "
+        f"{time_text(1000 * report.total_us)} with its launch",
         f"{_scaled(report.flops, 'FLOP')}, MFU {100 * report.mfu:.1f} %",
     ]
     for core in report.cores[:_CORES]:
@@ -47,7 +48,7 @@ def _core(core: CoreReport) -> list[str]:
 
 
 def _critical(report: Report) -> list[str]:
-    total = report.total_us or 1.0
+    total = report.kernel_us or 1.0
     rows = list(report.critical_us.items())
     lines = [f"  {op:<28}{us:>12.2f} us {100 * us / total:>6.1f} %" for op, us in rows[:_OPS]]
     if len(rows) > _OPS:

@@ -63,7 +63,7 @@ def find(core: CoreTrace) -> Dependencies:
     before: list[int] = []
     kind: list[int] = []
     engines = [instruction.engine for instruction in core.instructions]
-    in_scope: dict[int, int] = {}
+    in_scope: dict[tuple[int, Engine], int] = {}
     last_meeting = -1
     for i, instruction in enumerate(core.instructions):
         found: dict[int, int] = {}
@@ -86,9 +86,11 @@ def find(core: CoreTrace) -> Dependencies:
             found[producer.index] = FLOW
         scope = instruction.reorder_scope
         if scope and engines[i] is not Engine.dma:
-            if scope in in_scope:
-                found.setdefault(in_scope[scope], ORDER)
-            in_scope[scope] = i
+            # each engine has a queue of its own: a block orders every one of them
+            queue = scope, engines[i]
+            if queue in in_scope:
+                found.setdefault(in_scope[queue], ORDER)
+            in_scope[queue] = i
         if instruction.meeting is not None:
             if last_meeting >= 0:
                 found.setdefault(last_meeting, ORDER)
@@ -223,8 +225,8 @@ class _Memory:
                 continue
             if reader.get(writer) not in found:
                 found.setdefault(writer, ANTI)
-            for low, high in _left(entry, e_lo, e_hi, e_p0, e_p1, e_solid, other):
-                kept.append((low, high, e_p0, e_p1, e_solid, other, writer))
+            for low, high, q0, q1 in _left(entry, old):
+                kept.append((low, high, q0, q1, e_solid, other, writer))
         kept.append(entry)
         return kept
 
@@ -249,36 +251,40 @@ def _forget_reads(
             continue
         for reader in readers:
             found.setdefault(reader, ANTI)
-        for low, high in _left(entry, e_lo, e_hi, e_p0, e_p1, e_solid, other):
-            if low == e_lo and high == e_hi:
+        for low, high, q0, q1 in _left(entry, old):
+            if low == e_lo and high == e_hi and q0 == e_p0 and q1 == e_p1:
                 kept[key] = old
                 continue
             # what is left is no longer what `key` stands for
-            rest = (low, high, e_p0, e_p1, high - low, ())
+            rest = (low, high, q0, q1, high - low, ())
             if rest in kept:
                 kept[rest][6].extend(readers)
             else:
-                kept[rest] = (low, high, e_p0, e_p1, True, other, list(readers))
+                kept[rest] = (low, high, q0, q1, True, other, list(readers))
     return kept
 
 
-def _left(
-    entry: _Write, e_lo: int, e_hi: int, e_p0: int, e_p1: int, e_solid: bool, other: Access
-) -> list[tuple[int, int]]:
-    """What of an older entry remains to be waited for after the write `entry`."""
+def _left(entry: _Write, old: _Write | _Read) -> list[tuple[int, int, int, int]]:
+    """What of `old` remains to be waited for after the write `entry`: (lo, hi, p0, p1) each."""
     lo, hi, p0, p1, solid, access, _ = entry
-    if p0 > e_p0 or p1 < e_p1:
-        return [(e_lo, e_hi)]
+    e_lo, e_hi, e_p0, e_p1, e_solid, other, _ = old
+    inside = p0 <= e_p0 and e_p1 <= p1
     if not solid:
         same = access.run == other.run and access.steps == other.steps
-        return [] if same and lo == e_lo and hi == e_hi else [(e_lo, e_hi)]
-    if lo <= e_lo and e_hi <= hi:
+        covered = inside and same and lo == e_lo and hi == e_hi
+        return [] if covered else [(e_lo, e_hi, e_p0, e_p1)]
+    if inside and lo <= e_lo and e_hi <= hi:
         return []
     if not e_solid:
-        return [(e_lo, e_hi)]
+        return [(e_lo, e_hi, e_p0, e_p1)]
     left = []
     if e_lo < lo:
-        left.append((e_lo, lo))
+        left.append((e_lo, lo, e_p0, e_p1))
     if hi < e_hi:
-        left.append((hi, e_hi))
+        left.append((hi, e_hi, e_p0, e_p1))
+    low, high = max(lo, e_lo), min(hi, e_hi)
+    if e_p0 < p0:
+        left.append((low, high, e_p0, p0))
+    if p1 < e_p1:
+        left.append((low, high, p1, e_p1))
     return left
