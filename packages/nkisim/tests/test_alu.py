@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nkisim import alu
+from nkisim import alu, scans
 from nkisim.enums import NcVersion
 from nkisim.errors import NkiValidationError
 
@@ -415,12 +415,12 @@ def test_scan_is_the_recurrence(op0: str, op1: str, data: st.DataObject) -> None
             state = one_step(op1, y, state) if reverse1 else one_step(op1, state, y)
             expected[p, i] = state
     ops = alu.resolve(op0), alu.resolve(op1)
-    result = alu.scan(*ops, first, second, initial, reverse0, reverse1)
+    result = scans.scan(*ops, first, second, initial, reverse0, reverse1)
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, expected)
     if shape[0] == 1:
         number = float(initial[0, 0])
-        again = alu.scan(*ops, first, second, number, reverse0, reverse1)
+        again = scans.scan(*ops, first, second, number, reverse0, reverse1)
         np.testing.assert_array_equal(again, expected)
 
 
@@ -440,9 +440,9 @@ def test_cumulative_is_the_recurrence(op0: str, op1: str, data: st.DataObject) -
             x = np.abs(src[p, i]) if op0 == "abs" else one_step(op0, src[p, i], np.float32(imm0))
             state = expected[p, i] = one_step(op1, x, state)
     ops = alu.resolve(op0), alu.resolve(op1)
-    np.testing.assert_array_equal(alu.cumulative(*ops, src, imm0, start), expected)
+    np.testing.assert_array_equal(scans.cumulative(*ops, src, imm0, start), expected)
     column = np.full((shape[0], 1), start, np.float32)
-    np.testing.assert_array_equal(alu.cumulative(*ops, src, imm0, column), expected)
+    np.testing.assert_array_equal(scans.cumulative(*ops, src, imm0, column), expected)
 
 
 def test_running_difference_starts_at_zero() -> None:
@@ -450,5 +450,5 @@ def test_running_difference_starts_at_zero() -> None:
     src = np.array([[5, 3, 10]], np.float32)
     op = alu.resolve("subtract")
     assert op.identity is not None
-    result = alu.cumulative(alu.resolve("bypass"), op, src, 0.0, op.identity)
+    result = scans.cumulative(alu.resolve("bypass"), op, src, 0.0, op.identity)
     np.testing.assert_array_equal(result, [[5, -2, 12]])

@@ -35,9 +35,9 @@ from nkisim import dtypes
 from nkisim import operations as nl
 from nkisim.dtypes import DType
 from nkisim.enums import Engine, MemoryRegion, ReduceCmd
-from nkisim.isa.exponential import exponential
+from nkisim.isa.activations import activate2, activation, activation_reduce
 from nkisim.isa.reductions import tensor_scalar_reduce
-from nkisim.isa.scalar_engine import activate2, activation, activation_reduce
+from nkisim.isa.vector_exponential import exponential
 from nkisim.settings import Rules
 
 pytestmark = pytest.mark.filterwarnings("error")

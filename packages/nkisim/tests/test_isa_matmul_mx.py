@@ -27,7 +27,7 @@ from matmul_tiles import (
 
 from nkisim import dtypes
 from nkisim.enums import Engine, MemoryRegion
-from nkisim.isa.tensor_engine import nc_matmul, nc_matmul_mx
+from nkisim.isa.matmul import nc_matmul, nc_matmul_mx
 from nkisim.isa.vector import memset
 
 pytestmark = pytest.mark.filterwarnings("error")

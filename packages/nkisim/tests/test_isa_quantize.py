@@ -24,8 +24,8 @@ from isa_tiles import (
 
 from nkisim import dtypes
 from nkisim.enums import Engine, MemoryRegion
+from nkisim.isa.matmul import nc_matmul_mx
 from nkisim.isa.quantize import quantize_mx
-from nkisim.isa.tensor_engine import nc_matmul_mx
 
 PSUM = MemoryRegion.psum
 E4M3, E5M2 = dtypes.float8_e4m3fn_x4, dtypes.float8_e5m2_x4

@@ -32,7 +32,7 @@ from matmul_tiles import (
 
 from nkisim import dtypes
 from nkisim.enums import Engine, MatmulPerfMode
-from nkisim.isa.tensor_engine import nc_matmul, nc_matmul_mx, nc_transpose
+from nkisim.isa.matmul import nc_matmul, nc_matmul_mx, nc_transpose
 from nkisim.isa.vector import tensor_copy
 from nkisim.register import VirtualRegister
 from nkisim.settings import Rules

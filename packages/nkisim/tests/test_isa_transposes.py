@@ -32,7 +32,7 @@ from matmul_tiles import (
 )
 
 from nkisim.enums import Engine, MemoryRegion
-from nkisim.isa.tensor_engine import nc_matmul, nc_transpose
+from nkisim.isa.matmul import nc_matmul, nc_transpose
 from nkisim.settings import Rules
 
 pytestmark = pytest.mark.filterwarnings("error")

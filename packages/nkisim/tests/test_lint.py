@@ -13,11 +13,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 import nkisim.collectives as ncc
 import nkisim.isa as nisa
 import nkisim.language as nl
-import numpy as np
-import pytest
 from nkisim.errors import NkiError
 from nkisim.isa import engine as engines
 from nkisim.isa.constants import dge_mode

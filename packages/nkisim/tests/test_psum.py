@@ -26,7 +26,7 @@ from matmul_tiles import (
     psum,
 )
 
-from nkisim.isa.tensor_engine import nc_matmul
+from nkisim.isa.matmul import nc_matmul
 from nkisim.isa.vector import memset, tensor_copy
 from nkisim.settings import Rules
 

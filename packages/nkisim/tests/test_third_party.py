@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
-import nkisim
 import numpy as np
 import pytest
 import third_party_support as support
 import torch
 from third_party_support import Array, Library, assert_close, to_torch
+
+import nkisim
 
 pytestmark = pytest.mark.skipif(not support.is_checkout(), reason=support.MISSING)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rank_support import bounded, fails, handed_over, line_of, quiet, share, staged
+from rank_support import bounded, fails, handed_over, line_of, my_rows, quiet, share, staged
 
 import nkisim.collectives as ncc
 import nkisim.isa as nisa
@@ -193,8 +193,9 @@ def disagreeing(x, kind, rank):
         else:
             ncc.all_reduce([a], [a], (), nl.add)
     elif kind == "dim":
-        ncc.all_gather([tile], [nl.ndarray((8, 512) if odd else (4, 1024), x.dtype)], [[0, 1], [2, 3]],
-                       0 if odd else 1)  # fmt: skip
+        dim = 0 if odd else 1
+        wide = nl.ndarray((4, 1024) if dim else (8, 512), x.dtype, nl.sbuf)
+        ncc.all_gather([tile], [wide], [[0, 1], [2, 3]], dim)
     elif kind == "pairs":
         ncc.collective_permute([a], [b[0:4]], [(0, 1)] if odd else [(1, 0)])
     return x
@@ -206,9 +207,7 @@ def disagreeing(x, kind, rank):
 )
 def test_a_disagreement_is_told_with_every_position(kind, lnc):
     text = told(NkiMismatchError, disagreeing, [(X.copy(), kind, rank) for rank in range(4)], lnc)
-    first, among = text.partition("\n")[0], ["srcs", "memory"]
-    assert "disagree about " in first
-    assert kind in first or (kind == "memory" and set(among) & set(first.split(", ")))
+    assert f"disagree about {kind}:" in text
     for rank in (2, 3):
         for core in range(lnc if kind != "dim" else 1):
             assert re.match(rf"{re.escape(__file__)}:\d+: \w+\(", stands(text, rank, core))
@@ -328,10 +327,11 @@ def test_traces_and_names_do_not_depend_on_turns():
 
 
 def doubled(x, factor=2.0):
-    tile = nl.ndarray(x.shape, x.dtype, nl.sbuf)
-    nisa.dma_copy(tile, x)
+    part = x[my_rows(x.shape[0])]
+    tile = nl.ndarray(part.shape, x.dtype, nl.sbuf)
+    nisa.dma_copy(tile, part)
     nisa.tensor_scalar(tile, tile, nl.multiply, factor)
-    share(x, tile)
+    nisa.dma_copy(part, tile)
     return x
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
-import nkisim
 import numpy as np
 import numpy.typing as npt
 import torch
+
+import nkisim
 
 VARIABLE = "NKI_LIBRARY"
 MISSING = f"{VARIABLE} does not name a checkout of aws-neuron/nki-library"

@@ -102,9 +102,7 @@ def _in_elements(tensor: MemoryView, what: str, elements: int, new: DType) -> in
     return size // new.itemsize
 
 
-def _check_on_chip(
-    tensor: MemoryView, item: int, start: int, steps: Shape, counts: Shape
-) -> Shape:
+def _check_on_chip(tensor: MemoryView, item: int, start: int, steps: Shape, counts: Shape) -> Shape:
     """The strides, whose first one is that of the memory."""
     place = tensor.storage.place
     width = place.bytes_per_partition // item

@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         "--numerics", action="store_true", help="compute values too; needed where they decide"
     )
     profile.add_argument("--json", type=Path, metavar="FILE", help="the report as JSON")
-    profile.add_argument("--perfetto", type=Path, metavar="FILE", help="a trace for ui.perfetto.dev")
+    profile.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="a trace for ui.perfetto.dev"
+    )
     profile.add_argument(
         "--plot", type=Path, metavar="FILE", help="the picture (default: KERNEL.png)"
     )

@@ -212,7 +212,14 @@ class Core:
         serial = self.run.next_serial()
         owner = None if region is MemoryRegion.shared_hbm else self.id
         place = Place(
-            serial, region, name or f"{region.value}#{serial}", shape, dtype, partitions, size, owner
+            serial,
+            region,
+            name or f"{region.value}#{serial}",
+            shape,
+            dtype,
+            partitions,
+            size,
+            owner,
         )
         place.code, place.line = kernel_position(sys._getframe(1))
         if self.keeps_trace:
@@ -405,4 +412,3 @@ def _checked_address(place: Place, address: Any) -> tuple[int, int]:
     if partition < 0 or byte < 0:
         raise NkiValidationError(f"address of {place} is {address!r}; neither may be negative")
     return partition, byte
-

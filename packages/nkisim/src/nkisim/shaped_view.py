@@ -181,9 +181,7 @@ class ShapedView(MemoryView):
         ]
         last = self._rescaled(self.shape[-1], new)
         offset = self._rescaled(self.offset, new)
-        return type(self)(
-            self.storage, new, (*self.shape[:-1], last), (*outer, 1), offset, dynamic
-        )
+        return type(self)(self.storage, new, (*self.shape[:-1], last), (*outer, 1), offset, dynamic)
 
     reinterpret_cast = view
 

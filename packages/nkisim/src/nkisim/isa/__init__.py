@@ -7,8 +7,8 @@ from nkisim.enums import MatmulPerfMode as matmul_perf_mode
 from nkisim.enums import NcVersion as nc_version
 from nkisim.enums import OobMode as oob_mode
 from nkisim.enums import ReduceCmd as reduce_cmd
+from nkisim.isa.activations import activate2, activation, activation_reduce
 from nkisim.isa.dma import dma_compute, dma_copy, dma_transpose
-from nkisim.isa.exponential import exponential
 from nkisim.isa.gathers import local_gather, nc_n_gather
 from nkisim.isa.gpsimd import (
     affine_select,
@@ -17,6 +17,7 @@ from nkisim.isa.gpsimd import (
     sequence_bounds,
     tensor_partition_reduce,
 )
+from nkisim.isa.matmul import nc_matmul, nc_matmul_mx, nc_transpose
 from nkisim.isa.multicore import core_barrier, sendrecv
 from nkisim.isa.quantize import quantize_mx
 from nkisim.isa.random_numbers import (
@@ -34,11 +35,9 @@ from nkisim.isa.reductions import (
     tensor_tensor_scan,
 )
 from nkisim.isa.registers import register_alloc, register_load, register_move, register_store
-from nkisim.isa.scalar_engine import activate2, activation, activation_reduce
 from nkisim.isa.search import max8, nc_find_index8, nc_match_replace8, topk
 from nkisim.isa.selects import nc_stream_shuffle, range_select, select_reduce
 from nkisim.isa.statistics import bn_aggr, bn_stats
-from nkisim.isa.tensor_engine import nc_matmul, nc_matmul_mx, nc_transpose
 from nkisim.isa.vector import (
     memset,
     reciprocal,
@@ -48,6 +47,7 @@ from nkisim.isa.vector import (
     tensor_scalar,
     tensor_tensor,
 )
+from nkisim.isa.vector_exponential import exponential
 from nkisim.isa.version import get_nc_sub_version, get_nc_version
 from nkisim.register import VirtualRegister
 from nkisim.trace import Instruction as NkiInstruction

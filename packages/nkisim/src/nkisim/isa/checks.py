@@ -196,7 +196,7 @@ def no_packed(core: Core, op: str, **operands: NkiTensor) -> None:
         if tensor.dtype.values > 1:
             core.violation(
                 "constraint",
-                f"{op}: {name} is {tensor.dtype}; packed types are for MX matmuls only"
+                f"{op}: {name} is {tensor.dtype}; packed types are for MX matmuls only",
             )
 
 
@@ -216,9 +216,7 @@ def dtype_in(core: Core, op: str, name: str, tensor: NkiTensor, allowed: Collect
     """One of some dtypes."""
     if not any(tensor.dtype is dtype for dtype in allowed):
         names = ", ".join(sorted(str.__str__(dtype) for dtype in allowed))
-        core.violation(
-            "constraint", f"{op}: {name} is {tensor.dtype}; it must be one of {names}"
-        )
+        core.violation("constraint", f"{op}: {name} is {tensor.dtype}; it must be one of {names}")
 
 
 FP8 = frozenset({dtypes.float8_e4m3, dtypes.float8_e4m3fn, dtypes.float8_e5m2})

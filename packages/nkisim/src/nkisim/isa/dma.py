@@ -161,7 +161,7 @@ def dma_compute(
     ):
         core.violation(
             "constraint",
-            f"{op}: scales is {list(scales)}; there must be one of 1.0 for each source"
+            f"{op}: scales is {list(scales)}; there must be one of 1.0 for each source",
         )
     details: dict[str, Any] = {}
     for position, src in enumerate(sources):
@@ -222,9 +222,7 @@ def _same_index(a: Any, b: Any) -> bool:
     )
 
 
-def _scatter_add(
-    core: Core, dst: NkiTensor, added: NkiTensor, unique: bool, mode: OobMode
-) -> None:
+def _scatter_add(core: Core, dst: NkiTensor, added: NkiTensor, unique: bool, mode: OobMode) -> None:
     op = "dma_compute"
     part, there = dma_values.load(added, mode)
     elements, place = dma_values.destinations(dst, there, mode)

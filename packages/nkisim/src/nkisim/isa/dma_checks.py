@@ -114,7 +114,7 @@ def transposition(
     if axes is not None and tuple(axes) != order:
         core.violation(
             "constraint",
-            f"{op}: axes is {axes!r}; for {src.ndim} dimensions only {order} is possible"
+            f"{op}: axes is {axes!r}; for {src.ndim} dimensions only {order} is possible",
         )
     if dst.buffer is not MemoryRegion.sbuf:
         core.violation("constraint", f"{op}: dst is {dst!r}; it must be in SBUF")

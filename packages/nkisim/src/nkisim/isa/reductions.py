@@ -6,8 +6,7 @@ import math
 import operator
 from typing import Any
 
-from nkisim import alu as alu_module
-from nkisim import dtypes
+from nkisim import dtypes, scans
 from nkisim.alu import AluOp
 from nkisim.core import Core, current
 from nkisim.enums import Engine, ReduceCmd
@@ -211,7 +210,7 @@ def tensor_scalar_cumulative(
     if core.numerics:
         begin = accumulators.start(core, reduction, dst)
         scale = values.scalar(imm0)
-        result = alu_module.cumulative(first, running, values.single(src), scale, begin)
+        result = scans.cumulative(first, running, values.single(src), scale, begin)
         accumulators.registers(core, Engine.vector, dst)[:] = result[:, -1]
         values.put(core, what, dst, result)
     return instruction
@@ -272,5 +271,5 @@ def _scan_values(
     reverse: tuple[bool, bool],
 ) -> None:
     x, y = values.single(data0), values.single(data1)
-    result = alu_module.scan(*alus, x, y, values.scalar(initial), *reverse)
+    result = scans.scan(*alus, x, y, values.scalar(initial), *reverse)
     values.put(core, "tensor_tensor_scan", dst, result)
