@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import warnings
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from nkisim.storage import Bytes, Storage, poisoned
 from nkisim.tensor import NkiTensor
 from nkisim.trace import Access, CoreTrace, Instruction, Place
 from nkisim.views import contiguous_strides
+from nkisim.watch import as_touched
 
 if TYPE_CHECKING:
     from nkisim.run import Run
@@ -329,7 +331,8 @@ class Core:
             for part in (access,) if touched is None else touched:
                 tensor.storage.mark_written(part, instruction)
         if self.run.watches and not collective:
-            self.run.hazards.look(self, instruction)
+            seen = as_touched(instruction, writes, reads) if followed else instruction
+            self.run.hazards.look(self, seen)
         if self.keeps_trace:
             self.trace.instructions.append(instruction)
         else:
@@ -404,7 +407,7 @@ def operand_name(frame: FrameType | None, tensor: NkiTensor) -> str:
 
 def _checked_address(place: Place, address: Any) -> tuple[int, int]:
     try:
-        partition, byte = (int(part) for part in address)
+        partition, byte = (operator.index(part) for part in address)
     except (TypeError, ValueError):
         raise NkiError(
             f"address of {place} is {address!r}; on chip it must be (partition, byte)"

@@ -40,7 +40,8 @@ def overlap(a: Access, b: Access) -> bool:
         if a.hi <= b.lo + apart or b.hi + apart <= a.lo or a.p1 <= b.p0 or b.p1 <= a.p0:
             return False
         shift = b.lo + apart - a.lo
-    if shift == 0 or not (a.steps or b.steps):
+    if shift == 0 or not (a.steps or b.steps) or a.dynamic or b.dynamic:
+        # a dynamic operand may reach all of its bytes
         return True
     return _meet(shift, a.run, a.steps, b.run, b.steps)
 

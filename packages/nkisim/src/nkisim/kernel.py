@@ -80,20 +80,31 @@ class Kernel:
     def with_schedule(self, order: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """The kernel with instructions that wait for others, both given by their `name=`.
 
+        It changes when they run on the chip, and no result.
+
         Args:
             order: pairs of a consumer, and its producer or producers.
+
+        Raises:
+            TypeError: something else.
         """
-        pairs = []
-        for consumer, producers in order:
-            names = (producers,) if isinstance(producers, str) else tuple(producers)
-            if not isinstance(consumer, str) or not all(isinstance(n, str) for n in names):
-                raise TypeError(f"with_schedule: {(consumer, producers)!r}; names are strings")
-            pairs.append((consumer, names))
+        pairs = tuple(_scheduled(pair) for pair in order)
         return Kernel(self.function, self.lnc, self.grid, (*self.schedule, *pairs))
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", repr(self.function))
         return f"<kernel {name}{f'[{self.lnc}]' if self.grid else ''}>"
+
+
+def _scheduled(pair: Any) -> tuple[str, tuple[str, ...]]:
+    if isinstance(pair, (list, tuple)) and len(pair) == 2:
+        consumer, producers = pair
+        names = (producers,) if isinstance(producers, str) else producers
+        if isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in (consumer, *names)):
+            return consumer, tuple(names)
+    raise TypeError(
+        f"with_schedule: {pair!r}; it takes pairs of a name, and a name or a list of names"
+    )
 
 
 @overload

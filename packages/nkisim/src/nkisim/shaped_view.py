@@ -150,10 +150,13 @@ class ShapedView(MemoryView):
             self.shape, self.strides, src_pattern, dst_pattern, fixed_sizes
         )
         self._dim(0, first=True)
-        if self._first_stays() and (shape[0], strides[0]) != (self.shape[0], self.strides[0]):
-            raise NkiValidationError(
-                f"dst_pattern is {dst_pattern!r}; the first dimension of {self!r} must stay"
-            )
+        if self._first_stays():
+            # a dimension of size 1 is as good as any other of size 1
+            if shape[0] != self.shape[0] or (shape[0] > 1 and strides[0] != self.strides[0]):
+                raise NkiValidationError(
+                    f"dst_pattern is {dst_pattern!r}; the first dimension of {self!r} must stay"
+                )
+            strides = (self.strides[0], *strides[1:])
         return self._shown(shape, strides)
 
     def view(self, dtype: Any) -> Self:

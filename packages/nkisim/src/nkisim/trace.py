@@ -1,7 +1,7 @@
-"""What a run leaves behind: every instruction with its engine, its operands as bytes, its source line.
+"""What a run leaves behind: every instruction with its engine, operands and source line.
 
-A trace holds no tensor data, so it can outlive the run. Reports, schedules and counts are made of it
-and of nothing else.
+A trace holds no tensor data, so it can outlive the run. Reports, schedules and counts are made of
+it and of nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Place:
         bytes_per_partition: bytes of each partition; all bytes in HBM
         base_partition, address: the first partition and the first byte in it, where the kernel or
             the allocator placed the tensor on chip; `address` is None before that, and in HBM
+            unless the kernel gave one
         addressed: the kernel gave the address itself
         core: the core (`rank * lnc + core`) that owns it; None for shared HBM
         code, line: the source position of the allocation
@@ -89,11 +90,13 @@ class Access:
         elements: elements per partition on chip; all elements in HBM
         inner_step: bytes from one element to the next along the innermost dimension that has more
             than one; `dtype.itemsize` when it is contiguous, 0 for a broadcast
-        dynamic: an index known only at run time takes part: the bytes are then all that it may reach
+        dynamic: an index known only at run time takes part; `lo` and `hi` are then all that it may
+            reach, `run` and `steps` the pattern that it moves
     """
 
     __slots__ = (
-        "dtype", "dynamic", "elements", "hi", "inner_step", "lo", "p0", "p1", "place", "run", "steps",
+        "dtype", "dynamic", "elements", "hi", "inner_step", "lo", "p0", "p1", "place", "run",
+        "steps",
     )  # fmt: skip
 
     def __init__(
@@ -133,8 +136,8 @@ class Access:
 
     def __repr__(self) -> str:
         return (
-            f"Access({self.place.name!r}, partitions {self.p0}:{self.p1}, bytes {self.lo}:{self.hi}, "
-            f"runs of {self.run}, steps {self.steps})"
+            f"Access({self.place.name!r}, partitions {self.p0}:{self.p1}, "
+            f"bytes {self.lo}:{self.hi}, runs of {self.run}, steps {self.steps})"
         )
 
 

@@ -37,7 +37,7 @@ def ndarray(
         shape: sizes of at least 1; on chip two or more, the first of at most 128 partitions.
         dtype: a data type, in any spelling.
         buffer: nl.sbuf, nl.psum, nl.private_hbm or nl.shared_hbm.
-        name: for error texts and reports.
+        name: for error texts and reports; None is no name.
         address: on chip (first partition, first byte in it), and the tensor shares its bytes with
             whatever else the kernel puts there; in HBM (first byte,), which is only recorded.
 
@@ -56,10 +56,12 @@ def _new(
     region = buffers.region(what, buffer)
     sizes = _sizes(what, shape)
     kind = dtypes.resolve(dtype, f"{what}: dtype")
-    if not isinstance(name, str):
-        raise TypeError(f"{what}: name is {name!r}; it must be a string")
+    # kernels pass on a name that they were not given
+    label = "" if name is None else name
+    if not isinstance(label, str):
+        raise TypeError(f"{what}: name is {name!r}; it must be a string or None")
     if buffers.is_hbm(region):
-        made = core.allocate(sizes, kind, region, name)
+        made = core.allocate(sizes, kind, region, label)
         if address is not None:
             made.storage.place.address = _hbm_address(what, address)
         return made
@@ -68,7 +70,7 @@ def _new(
             f"{what}: shape is {list(sizes)}; a tensor in {region.value.upper()} has two or more "
             f"dimensions, the first for partitions: ({sizes[0]}, 1) or (1, {sizes[0]})"
         )
-    return core.allocate(sizes, kind, region, name, address)
+    return core.allocate(sizes, kind, region, label, address)
 
 
 def _sizes(what: str, shape: Any) -> tuple[int, ...]:

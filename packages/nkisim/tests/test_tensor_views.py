@@ -1,0 +1,630 @@
+"""Views of tensors against the same operations on NumPy arrays."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isa_tiles import empty, on_core, rejected
+
+import nkisim.language as nl
+from nkisim import dtypes
+from nkisim.dtypes import DType
+from nkisim.enums import MemoryRegion
+from nkisim.errors import NkiValidationError
+from nkisim.register import VirtualRegister
+from nkisim.tensor import NkiTensor
+from nkisim.trace import Access
+
+HBM = MemoryRegion.private_hbm
+SBUF = MemoryRegion.sbuf
+PSUM = MemoryRegion.psum
+REGIONS = (HBM, SBUF, PSUM)
+
+Numbers = npt.NDArray[np.int64]
+
+
+def counting(shape: tuple[int, ...], region: MemoryRegion, dtype: DType = dtypes.int32) -> NkiTensor:
+    """A tensor whose elements are 0, 1, 2, ..."""
+    tensor = empty(shape, dtype, region)
+    values = np.arange(math.prod(tensor.shape)).reshape(tensor.shape)
+    tensor.array()[...] = values.astype(dtype.numpy)
+    return tensor
+
+
+class Pair:
+    """A view, and a NumPy view of the numbers of the same elements."""
+
+    def __init__(self, tensor: NkiTensor, numbers: Numbers) -> None:
+        self.tensor = tensor
+        self.numbers = numbers
+
+    def check(self) -> None:
+        tensor, numbers = self.tensor, self.numbers
+        assert tensor.shape == numbers.shape
+        assert (tensor.ndim, tensor.size, len(tensor)) == (
+            numbers.ndim, numbers.size, len(numbers)
+        )  # fmt: skip
+        assert tensor.offset == numbers.flat[0]
+        np.testing.assert_array_equal(tensor.array(), numbers)
+        strides = [step // 8 for step in numbers.strides]
+        for dim, (stride, size) in enumerate(tensor.get_pattern()):
+            assert size == numbers.shape[dim]
+            assert stride == tensor.strides[dim]
+            assert size == 1 or stride == strides[dim]
+        inner = numbers[0] if tensor.on_chip else numbers
+        follow = np.arange(inner.size) + inner.flat[0]
+        assert tensor.is_contiguous() == np.array_equal(inner.reshape(-1), follow)
+        assert bytes_of(tensor.access()) == named(tensor, numbers)
+
+
+def bytes_of(access: Access) -> set[tuple[int, int]]:
+    """Partition and byte of all that an access touches."""
+    starts = [access.lo]
+    for step, count in access.steps:
+        starts = [start + step * k for start in starts for k in range(count)]
+    found = {start + byte for start in starts for byte in range(access.run)}
+    assert (min(found), max(found) + 1) == (access.lo, access.hi)
+    return set(itertools.product(range(access.p0, access.p1), found))
+
+
+def named(tensor: NkiTensor, numbers: Numbers) -> set[tuple[int, int]]:
+    """The same, from the numbers of the elements."""
+    place, item = tensor.storage.place, tensor.dtype.itemsize
+    width = place.bytes_per_partition
+    first = {int(number) * item for number in numbers.flat}
+    return {
+        (place.base_partition + (at + byte) // width, (at + byte) % width)
+        for at in first
+        for byte in range(item)
+    }
+
+
+# One random operation each: it draws its arguments and applies them to both.
+
+Draw = Callable[[Any], Any]
+
+
+def _index(draw: Draw, pair: Pair) -> Pair:
+    keys: list[Any] = []
+    plain: list[Any] = []
+    count = draw(st.integers(0, pair.numbers.ndim))
+    for dim in range(count):
+        size = pair.numbers.shape[dim]
+        if draw(st.booleans()):
+            start = draw(st.integers(0, size - 1))
+            stop = draw(st.integers(start + 1, size))
+            key: Any = slice(start, stop, draw(st.sampled_from([None, 1, 2, 3])))
+            if dim == 0 and pair.tensor.on_chip:
+                key = slice(start, stop)
+            if draw(st.booleans()):
+                key = slice(start - size, stop - size if stop < size else None, key.step)
+            plain.append(key)
+        else:
+            key = draw(st.integers(-size, size - 1))
+            kept = dim == 0 and pair.tensor.on_chip
+            plain.append(slice(key % size, key % size + 1) if kept else key)
+            key = draw(st.sampled_from([key, np.int64(key)]))
+        keys.append(key)
+    if draw(st.booleans()):
+        at = draw(st.integers(0, count))
+        keys.insert(at, Ellipsis)
+        missing = pair.numbers.ndim - count
+        plain[at:at] = [slice(None)] * missing
+        plain, keys = _shifted(pair, plain, keys, at, missing)
+    key = keys[0] if len(keys) == 1 else tuple(keys)
+    return _padded(pair.tensor[key], pair.numbers[tuple(plain)])
+
+
+def _shifted(
+    pair: Pair, plain: list[Any], keys: list[Any], at: int, missing: int
+) -> tuple[list[Any], list[Any]]:
+    """Keys after an ellipsis mean later dimensions: fit them to their sizes."""
+    if not missing:
+        return plain, keys
+    for dim in range(at + missing, pair.numbers.ndim):
+        plain[dim] = slice(0, pair.numbers.shape[dim])
+        keys[dim - missing + 1] = slice(0, pair.numbers.shape[dim])
+    if at == 0 and pair.tensor.on_chip:
+        plain[0] = slice(None)
+    return plain, keys
+
+
+def _padded(tensor: NkiTensor, numbers: Any) -> Pair:
+    found = np.asarray(numbers)
+    while found.ndim < (2 if tensor.on_chip else 1):
+        found = found[..., None]
+    return Pair(tensor, found)
+
+
+def _first(pair: Pair) -> int:
+    """The first dimension that may change."""
+    return 1 if pair.tensor.on_chip else 0
+
+
+def _slice(draw: Draw, pair: Pair) -> Pair:
+    dim = draw(st.integers(0, pair.numbers.ndim - 1))
+    size = pair.numbers.shape[dim]
+    start = draw(st.integers(0, size - 1))
+    end = draw(st.integers(start + 1, size))
+    step = 1 if dim == 0 and pair.tensor.on_chip else draw(st.integers(1, 3))
+    key = (slice(None),) * dim + (slice(start, end, step),)
+    given = draw(st.sampled_from([dim, dim - pair.numbers.ndim]))
+    return Pair(pair.tensor.slice(given, start, end, step), pair.numbers[key])
+
+
+def _select(draw: Draw, pair: Pair) -> Pair:
+    dim = draw(st.integers(_first(pair), pair.numbers.ndim - 1))
+    index = draw(st.integers(0, pair.numbers.shape[dim] - 1))
+    key = (slice(None),) * dim + (index,)
+    return _padded(pair.tensor.select(dim, index), pair.numbers[key])
+
+
+def _permute(draw: Draw, pair: Pair) -> Pair:
+    first = _first(pair)
+    rest = draw(st.permutations(range(first, pair.numbers.ndim)))
+    order = [*range(first), *rest]
+    return Pair(pair.tensor.permute(order), pair.numbers.transpose(order))
+
+
+def _expand(draw: Draw, pair: Pair) -> Pair:
+    if pair.numbers.ndim == 5:
+        return pair
+    dim = draw(st.integers(_first(pair), pair.numbers.ndim))
+    given = draw(st.sampled_from([dim, dim - pair.numbers.ndim - 1]))
+    return Pair(pair.tensor.expand_dim(given), np.expand_dims(pair.numbers, dim))
+
+
+def _units(pair: Pair) -> list[int]:
+    return [dim for dim in range(_first(pair), pair.numbers.ndim) if pair.numbers.shape[dim] == 1]
+
+
+def _squeeze(draw: Draw, pair: Pair) -> Pair:
+    if not _units(pair):
+        return pair
+    dim = draw(st.sampled_from(_units(pair)))
+    return _padded(pair.tensor.squeeze_dim(dim), pair.numbers.squeeze(dim))
+
+
+def _broadcast(draw: Draw, pair: Pair) -> Pair:
+    if not _units(pair):
+        return pair
+    dim, size = draw(st.sampled_from(_units(pair))), draw(st.integers(1, 4))
+    shape = list(pair.numbers.shape)
+    shape[dim] = size
+    return Pair(pair.tensor.broadcast(dim, size), np.broadcast_to(pair.numbers, shape))
+
+
+def _factors(draw: Draw, size: int, parts: int) -> list[int]:
+    found = []
+    for _ in range(parts - 1):
+        divisors = [d for d in range(1, size + 1) if size % d == 0]
+        found.append(draw(st.sampled_from(divisors)))
+        size //= found[-1]
+    return draw(st.permutations([*found, size]))  # type: ignore[no-any-return]
+
+
+def _unknown(draw: Draw, shape: list[int]) -> list[int]:
+    """`shape`, perhaps with a -1 in it."""
+    if draw(st.booleans()):
+        shape = list(shape)
+        shape[draw(st.integers(0, len(shape) - 1))] = -1
+    return shape
+
+
+def _same_or_refused(pair: Pair, ours: Callable[[], NkiTensor], shape: Any) -> Pair:
+    """A reshape is possible where NumPy can do it without a copy."""
+    try:
+        numbers = pair.numbers.reshape(shape, copy=False)
+    except ValueError:
+        with pytest.raises(ValueError, match="without moving elements"):
+            ours()
+        return pair
+    return _padded(ours(), numbers)
+
+
+def _reshape_dim(draw: Draw, pair: Pair) -> Pair:
+    dim = draw(st.integers(_first(pair), pair.numbers.ndim - 1))
+    sizes = _factors(draw, pair.numbers.shape[dim], draw(st.integers(1, 3)))
+    before, after = pair.numbers.shape[:dim], pair.numbers.shape[dim + 1 :]
+    numbers = pair.numbers.reshape((*before, *sizes, *after), copy=False)
+    given = draw(st.sampled_from([list, tuple]))(_unknown(draw, sizes))
+    return Pair(pair.tensor.reshape_dim(dim, given), numbers)
+
+
+def _flatten(draw: Draw, pair: Pair) -> Pair:
+    start = draw(st.integers(_first(pair), pair.numbers.ndim - 1))
+    end = draw(st.integers(start, pair.numbers.ndim - 1))
+    shape = pair.numbers.shape
+    merged = (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
+    return _same_or_refused(pair, lambda: pair.tensor.flatten_dims(start, end), merged)
+
+
+def _reshape(draw: Draw, pair: Pair) -> Pair:
+    kept = list(pair.numbers.shape[: _first(pair)])
+    free = math.prod(pair.numbers.shape[_first(pair) :])
+    sizes = _factors(draw, free, draw(st.integers(1, 4)))
+    given = [*kept, *_unknown(draw, sizes)]
+    return _same_or_refused(pair, lambda: pair.tensor.reshape(given), (*kept, *sizes))
+
+
+OPERATIONS = (
+    _index, _slice, _select, _permute, _expand, _squeeze, _broadcast, _reshape_dim, _flatten, _reshape,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_chains_of_views_are_those_of_numpy(region: MemoryRegion, data: st.DataObject) -> None:
+    least = 1 if region is HBM else 2
+    shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=least, max_size=4)))
+    dtype = data.draw(st.sampled_from([dtypes.int32, dtypes.uint16]))
+
+    def body() -> None:
+        tensor = counting(shape, region, dtype)
+        pair = Pair(tensor, np.arange(math.prod(shape)).reshape(shape))
+        pair.check()
+        for _ in range(data.draw(st.integers(1, 6))):
+            pair = data.draw(st.sampled_from(OPERATIONS))(data.draw, pair)
+            pair.check()
+
+    on_core(body)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_rearrange_is_a_reshape_a_transpose_and_a_reshape(data: st.DataObject) -> None:
+    region = data.draw(st.sampled_from(REGIONS))
+    first = 0 if region is HBM else 1
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=first + 1, max_size=4))
+    names = [f"d{dim}" for dim in range(len(sizes))]
+    # neighbours that one dimension of the tensor holds
+    source = _grouped(data.draw, names[first:])
+    order = data.draw(st.permutations(names[first:]))
+    target = _grouped(data.draw, order)
+    size = dict(zip(names, sizes, strict=True))
+    shape = [*sizes[:first], *(math.prod(size[name] for name in group) for group in source)]
+    fixed = {name: size[name] for group in source for name in group[1:]}
+
+    def body() -> None:
+        tensor = counting(tuple(shape), region)
+        numbers = np.arange(tensor.size).reshape(sizes)
+        turned = numbers.transpose([names.index(name) for name in (*names[:first], *order)])
+        merged = [*sizes[:first], *(math.prod(size[name] for name in group) for group in target)]
+        left = [*names[:first], *(_entry(data.draw, group) for group in source)]
+        right = [*names[:first], *(_entry(data.draw, group) for group in target)]
+        view = Pair(tensor, turned)
+        found = _same_or_refused(view, lambda: tensor.rearrange(left, right, fixed), merged)
+        if found is not view:
+            found.check()
+
+    on_core(body)
+
+
+def _grouped(draw: Draw, names: list[str]) -> list[list[str]]:
+    groups: list[list[str]] = []
+    for name in names:
+        if groups and draw(st.booleans()):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return groups
+
+
+def _entry(draw: Draw, group: list[str]) -> Any:
+    return group[0] if len(group) == 1 and draw(st.booleans()) else tuple(group)
+
+
+def test_rearrange_splits_and_joins_heads() -> None:
+    def body() -> None:
+        tensor = counting((4, 6, 5), SBUF)
+        view = tensor.rearrange(("p", ("G", "n"), "B"), ("p", "n", ("G", "B")), {"G": 2})
+        del view
+
+    # G and B are not neighbours in memory
+    with pytest.raises(ValueError, match="without moving elements"):
+        on_core(body)
+
+    def other() -> Any:
+        tensor = counting((4, 6, 5), SBUF)
+        view = tensor.rearrange(("p", ("G", "n"), "B"), ("p", "B", "G", "n"), {"G": 2})
+        return view.array().copy()
+
+    wanted = np.arange(120).reshape(4, 2, 3, 5).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(on_core(other), wanted)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "sizes", "words"),
+    [
+        (("a",), ("a",), None, "2 dimensions"),
+        (("a", "a"), ("a",), None, "twice"),
+        (("a", "b"), ("a", "c"), None, "has no 'c'"),
+        (("a", "b"), ("a",), None, "each of"),
+        ((("a", "c"), "b"), ("a", "c", "b"), None, "at most one -1"),
+        ((("a", "c"), "b"), ("a", "c", "b"), {"a": 3}, "do not divide"),
+        (("a", "b"), ("b", "a"), {"z": 3}, "'z'"),
+    ],
+)
+def test_rearrange_names_what_does_not_fit(
+    source: Any, target: Any, sizes: Any, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        on_core(lambda: counting((4, 6), HBM).rearrange(source, target, sizes))
+
+
+# Indexing
+
+
+def test_an_integer_for_the_partitions_leaves_a_dimension() -> None:
+    def body() -> list[Any]:
+        chip, hbm = counting((4, 6), SBUF), counting((4, 6), HBM)
+        return [chip[2].shape, chip[2, 3].shape, chip[:, 3].shape, hbm[2].shape, hbm[2, 3].shape]
+
+    assert on_core(body) == [(1, 6), (1, 1), (4, 1), (6,), (1,)]
+
+
+def test_a_free_integer_goes_as_long_as_two_dimensions_are_left() -> None:
+    def body() -> list[Any]:
+        tile = counting((4, 2, 3), SBUF)
+        return [tile[:, 1].shape, tile[:, 1, 2].shape, tile[3, 1].shape, tile[:, :, 2].get_pattern()]
+
+    assert on_core(body) == [(4, 3), (4, 1), (1, 3), [[6, 4], [3, 2]]]
+
+
+def test_slices_kept_in_lists_and_nl_ds() -> None:
+    def body() -> None:
+        tile = counting((8, 4, 6), SBUF)
+        keys = [slice(0, 4), nl.ds(1, 2), slice(None, None, 2)]
+        wanted = np.arange(192).reshape(8, 4, 6)[0:4, 1:3, ::2]
+        np.testing.assert_array_equal(tile[tuple(keys)].array(), wanted)
+        np.testing.assert_array_equal(tile[tuple(keys[:1])].array(), tile[0:4].array())
+
+    on_core(body)
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        4, -5, (0, 6), (0, -7), slice(0, 5), slice(2, 2), slice(3, 1), slice(-5, 2), slice(4, None),
+        slice(None, None, -1), slice(3, 0, -1), slice(0, 4, 0), (0, 0, 0), (..., ...),
+        (slice(None), slice(5, 7)),
+    ],
+)  # fmt: skip
+def test_what_is_out_of_range_empty_or_backwards_is_refused(region: MemoryRegion, key: Any) -> None:
+    with pytest.raises(IndexError):
+        on_core(lambda: counting((4, 6), region)[key])
+
+
+@pytest.mark.parametrize("key", [None, 1.0, "a", True, [0, 1], (0, slice(0.5, 2))])
+def test_other_things_are_no_index(key: Any) -> None:
+    with pytest.raises(TypeError):
+        on_core(lambda: counting((4, 6), HBM)[key])
+
+
+def test_a_register_in_a_slice_is_refused_with_advice() -> None:
+    with pytest.raises(TypeError, match=r"nl\.ds"):
+        on_core(lambda: counting((4, 6), HBM)[VirtualRegister(1) : 3])
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0, 0, 5), (0, 3, 3), (1, -1, 2), (1, 0, 6, 0), (2, 0, 1), (-3, 0, 1)]
+)
+def test_slice_wants_its_bounds_in_order(arguments: Any) -> None:
+    with pytest.raises(IndexError):
+        on_core(lambda: counting((4, 6), SBUF).slice(*arguments))
+
+
+def test_a_tensor_is_true_equal_to_itself_and_not_none() -> None:
+    def body() -> None:
+        tile, other = counting((4, 6), SBUF), counting((4, 6), SBUF)
+        assert (tile != None) is True and (tile == None) is False  # noqa: E711
+        assert (tile == tile) is True and (tile == other) is False  # noqa: PLR0124
+        assert tile and (tile or None) is tile and tile in [other, tile]
+
+    on_core(body)
+
+
+def test_a_tensor_is_not_iterated_over() -> None:
+    with pytest.raises(TypeError, match="iterated"):
+        on_core(lambda: list(counting((4, 6), SBUF)))
+
+
+def test_what_a_tensor_says_of_itself() -> None:
+    def body() -> None:
+        tile = nl.ndarray((4, 6), nl.bfloat16, nl.psum, name="acc")
+        assert (tile.name, tile.dtype, tile.buffer) == ("acc", nl.bfloat16, nl.psum)
+        assert (tile.strides, tile.offset, tile.size, tile.ndim) == ((6, 1), 0, 24, 2)
+        assert tile.get_pattern() == [[6, 4], [1, 6]]
+        assert not tile.is_indirect() and tile.is_contiguous() and tile[:, 0:1].is_contiguous()
+        assert repr(tile[0:2]) == "NkiTensor('acc', [2, 6], bfloat16, psum)"
+        assert nl.ndarray((4,), nl.int8, nl.hbm).strides == (1,)
+
+    on_core(body)
+
+
+def test_assignment_copies() -> None:
+    def body() -> None:
+        tile, other = counting((4, 6), SBUF), counting((4, 6), SBUF)
+        other.storage.coverage.full = True
+        tile[0:4, 0:2] = other[:, 4:6]
+        wanted = np.arange(24).reshape(4, 6)
+        wanted[:, 0:2] = wanted[:, 4:6]
+        np.testing.assert_array_equal(tile.array(), wanted)
+
+    on_core(body)
+
+
+# The partition dimension
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.select(0, 1),
+        lambda t: t.permute((1, 0, 2)),
+        lambda t: t[0:1].broadcast(0, 4),
+        lambda t: t.expand_dim(0),
+        lambda t: t[0:1].squeeze_dim(0),
+        lambda t: t.reshape_dim(0, (2, 2)),
+        lambda t: t.flatten_dims(0, 1),
+        lambda t: t.reshape((2, 2, 6, 3)),
+        lambda t: t.reshape((8, 9)),
+        lambda t: t.rearrange(("a", "b", "c"), ("b", "a", "c")),
+        lambda t: t.rearrange((("a", "d"), "b", "c"), ("a", "d", "b", "c"), {"a": 2}),
+        lambda t: t.vector_select(0, t),
+    ],
+)
+@pytest.mark.parametrize("region", [SBUF, PSUM])
+def test_the_partition_dimension_stays_the_first(
+    view: Callable[[NkiTensor], NkiTensor], region: MemoryRegion
+) -> None:
+    rejected(lambda: view(counting((4, 6, 3), region)))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.permute((0, 0, 2)),
+        lambda t: t.permute((0, 1)),
+        lambda t: t.broadcast(1, 2),
+        lambda t: t[:, 0:1].broadcast(1, 0),
+        lambda t: t.squeeze_dim(1),
+        lambda t: t.reshape_dim(1, (4, 2)),
+        lambda t: t.reshape_dim(1, (-1, -1)),
+        lambda t: t.reshape_dim(1, (0, 6)),
+        lambda t: t.flatten_dims(2, 1),
+        lambda t: t.reshape((4, 17)),
+        lambda t: t.reshape((4, -1, 5)),
+        lambda t: t.permute((0, 2, 1)).reshape((4, 18)),
+        lambda t: t[:, :, 0:2].flatten_dims(1, 2),
+    ],
+)
+@pytest.mark.parametrize("region", REGIONS)
+def test_views_that_do_not_exist(
+    view: Callable[[NkiTensor], NkiTensor], region: MemoryRegion
+) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        on_core(lambda: view(counting((4, 6, 3), region)))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.select(3, 0),
+        lambda t: t.permute((0, 1, 3)),
+        lambda t: t.expand_dim(4),
+        lambda t: t.expand_dim(-5),
+        lambda t: t.flatten_dims(1, 3),
+    ],
+)
+def test_dimensions_that_do_not_exist(view: Callable[[NkiTensor], NkiTensor]) -> None:
+    with pytest.raises(IndexError, match="dim"):
+        on_core(lambda: view(counting((4, 6, 3), HBM)))
+
+
+def test_a_reshape_of_one_partition_column_keeps_two_dimensions() -> None:
+    assert on_core(lambda: counting((4, 1), SBUF).reshape((4,)).shape) == (4, 1)
+
+
+# The same bytes as another type
+
+
+@st.composite
+def _reinterpreted(draw: st.DrawFn) -> tuple[Any, ...]:
+    region = draw(st.sampled_from(REGIONS))
+    old = draw(st.sampled_from([dtypes.uint8, dtypes.float8_e4m3, dtypes.bfloat16, dtypes.float32]))
+    new = draw(
+        st.sampled_from(
+            [dtypes.uint8, dtypes.int16, dtypes.float32, dtypes.float8_e4m3fn_x4,
+             dtypes.float4_e2m1fn_x4]
+        )
+    )  # fmt: skip
+    shape = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    return region, old, new, (*shape, draw(st.sampled_from([1, 2, 3, 4, 8, 12])))
+
+
+@settings(deadline=None, max_examples=200)
+@given(_reinterpreted())
+def test_view_is_the_view_of_numpy(case: tuple[Any, ...]) -> None:
+    region, old, new, shape = case
+    values = np.random.default_rng(0).integers(0, 256, math.prod(shape) * old.itemsize)
+    array = values.astype(np.uint8).view(old.numpy).reshape(shape)
+
+    def body() -> None:
+        tensor = empty(shape, old, region)
+        tensor.array()[...] = array
+        row = shape[-1] * old.itemsize
+        if row % new.itemsize:
+            with pytest.raises(NkiValidationError, match="do not divide"):
+                tensor.view(new)
+            return
+        view = tensor.view(new)
+        assert view.dtype is new
+        bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[new.itemsize]
+        np.testing.assert_array_equal(view.array().view(bits), array.view(bits))
+        # and there and back again
+        same = {1: np.uint8, 2: np.uint16, 4: np.uint32}[old.itemsize]
+        back = view.reinterpret_cast(old)
+        assert back.shape == shape
+        np.testing.assert_array_equal(back.array().view(same), array.view(same))
+
+    on_core(body)
+
+
+def test_a_column_of_fp32_is_four_columns_of_fp8() -> None:
+    def body() -> None:
+        scale = empty((4, 3), dtypes.float32)
+        scale.array()[...] = np.arange(12).reshape(4, 3)
+        view = scale[:, 1:2].view(dtypes.float8_e4m3fn)
+        assert (view.shape, view.strides, view.offset) == ((4, 4), (12, 1), 4)
+        wanted = scale.array()[:, 1:2].copy().view(np.uint8)
+        np.testing.assert_array_equal(view.array().view(np.uint8), wanted)
+
+    on_core(body)
+
+
+def test_only_the_last_dimension_of_packed_values_scales() -> None:
+    def body() -> list[Any]:
+        weights = empty((128, 3, 4 * 5), dtypes.float8_e4m3fn)
+        packed = weights.view(dtypes.float8_e4m3fn_x4)
+        return [packed.shape, packed.strides, packed[:, 1:3].offset]
+
+    assert on_core(body) == [(128, 3, 5), (15, 5, 1), 5]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t[:, 0:6].view(dtypes.float32),  # 6 bytes
+        lambda t: t[:, 2:6].view(dtypes.float32),  # from byte 2 on
+        lambda t: t[:, ::2].view(dtypes.float32),  # not contiguous
+        lambda t: t.reshape((4, 4, 3)).permute((0, 2, 1)).view(dtypes.int16),
+        lambda t: t.reshape((4, 4, 3))[:, :, 0:2].view(dtypes.int16),  # a step of 3 bytes
+        lambda t: t[:, 0:1].broadcast(1, 4).view(dtypes.int16),
+    ],
+)
+def test_views_whose_bytes_do_not_fit(view: Callable[[NkiTensor], NkiTensor]) -> None:
+    rejected(lambda: view(empty((4, 12), dtypes.uint8)))
+
+
+def test_a_partition_that_does_not_divide_has_no_wider_view() -> None:
+    # the first partition alone would do, but the memory has no stride for it
+    rejected(lambda: empty((4, 6), dtypes.uint8)[0:1, 0:4].view(dtypes.float32), "6 bytes")
+
+
+def test_a_view_of_the_same_size_keeps_everything() -> None:
+    def body() -> list[Any]:
+        view = empty((4, 6), dtypes.uint8)[:, ::2].view(dtypes.float8_e5m2)
+        return [view.shape, view.strides, view.dtype]
+
+    assert on_core(body) == [(4, 3), (6, 2), dtypes.float8_e5m2]
