@@ -63,9 +63,7 @@ def softmax_step(q_tile, k_tile, scale, top, total):
     block_top = nl.ndarray((TILE, 1), nl.float32)
     nisa.tensor_reduce(block_top, nl.maximum, scores, axis=1)
     new_top = nl.ndarray((TILE, 1), nl.float32)
-    nisa.tensor_scalar(
-        new_top, block_top, nl.multiply, scale, op1=nl.maximum, operand1=top
-    )
+    nisa.tensor_scalar(new_top, block_top, nl.multiply, scale, op1=nl.maximum, operand1=top)
     minus_top = nl.ndarray((TILE, 1), nl.float32)
     nisa.tensor_scalar(minus_top, new_top, nl.multiply, -1.0)
     decay = nl.ndarray((TILE, 1), nl.float32)

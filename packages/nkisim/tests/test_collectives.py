@@ -14,7 +14,7 @@ from rank_support import fails, group_of, handed_over, quiet, share, staged
 import nkisim.collectives as ncc
 import nkisim.isa as nisa
 import nkisim.language as nl
-from nkisim.errors import NkiMismatchError, NkiValidationError
+from nkisim.errors import NkiMismatchError, NkiValidationError, NkiWarning
 from nkisim.settings import Rules
 from nkisim.simulation import World
 
@@ -746,8 +746,11 @@ def test_the_buffer_rule_has_levels(lnc):
         return World(2, lnc, rules=Rules(collective_buffers=level)).run(kernel, [(x,) for x in xs])
 
     fails(NkiValidationError, lambda: run("error"), "[collective_buffers]")
-    with pytest.warns(UserWarning, match="which a collective used"):
+    with pytest.warns(NkiWarning) as seen:
         found = run("warn")
+    told = "\n".join(str(warning.message) for warning in seen)
+    for text in ("an argument of the kernel", "without a name", "which a collective used"):
+        assert text in told
     assert [float(values[0, 0]) for values in found] == [3.0, 3.0]
     rules = Rules(collective_buffers="off")
     xs = [np.full((2, 2), rank + 1, np.float32) for rank in range(2)]

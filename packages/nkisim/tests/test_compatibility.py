@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
 import nkisim
 import nkisim.collectives as ncc
 import nkisim.isa as nisa
 import nkisim.language as nl
-import numpy as np
-import pytest
-import torch
 
 
 def run(kernel: Callable[..., Any], *args: Any) -> Any:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from nkisim import dtypes
 from nkisim.enums import Engine, MemoryRegion
-from nkisim.hazards import InFlight, Race, SharedWrites
+from nkisim.hazards import InFlight, Race
+from nkisim.shared_writes import SharedWrites
 from nkisim.trace import Access, Instruction, Place
 
 SERIALS = itertools.count()

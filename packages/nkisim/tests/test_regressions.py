@@ -11,12 +11,13 @@ from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import ml_dtypes
-import nkisim
-import nkisim.isa as nisa
-import nkisim.language as nl
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+import nkisim
+import nkisim.isa as nisa
+import nkisim.language as nl
 
 Array = npt.NDArray[Any]
 

@@ -265,27 +265,31 @@ def test_the_level_of_the_rule():
 # Two cores on one buffer
 
 
-def without_a_barrier(x):
-    """Core 0 fetches, and both use it."""
+def without_a_barrier(x, writer):
+    """One core fetches, and both use it."""
     buffer = nl.ndarray(x.shape, x.dtype, nl.shared_hbm, name="buffer")
-    if nl.program_id(0) == 0:
-        nisa.dma_copy(buffer, x)  # written
     tile = nl.ndarray(x.shape, x.dtype, nl.sbuf)
+    if nl.program_id(0) == writer:
+        for _ in range(100):
+            # the other is there first
+            nisa.memset(tile, 0)
+        nisa.dma_copy(buffer, x)  # written
     nisa.dma_copy(tile, buffer)  # read
     out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm, name="out")
     share(out, tile)
     return out
 
 
+@pytest.mark.parametrize("writer", [0, 1])
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_a_missing_barrier_is_reported_with_both_lines(ranks):
+def test_a_missing_barrier_is_reported_with_both_lines(ranks, writer):
     for _ in range(5):
         fails(
             NkiValidationError,
-            lambda: World(ranks, 2).run(without_a_barrier, [(x,) for x in blocks(ranks)]),
+            lambda: World(ranks, 2).run(without_a_barrier, [(x, writer) for x in blocks(ranks)]),
             "shared tensor 'buffer'",
-            f"core 0 writes in dma_copy at {line_of(without_a_barrier, '# written')}",
-            f"core 1 reads in dma_copy at {line_of(without_a_barrier, '# read')}",
+            f"core {writer} writes in dma_copy at {line_of(without_a_barrier, '# written')}",
+            f"core {1 - writer} reads in dma_copy at {line_of(without_a_barrier, '# read')}",
             "[core_race]",
         )
 

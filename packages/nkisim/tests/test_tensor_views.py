@@ -31,7 +31,9 @@ REGIONS = (HBM, SBUF, PSUM)
 Numbers = npt.NDArray[np.int64]
 
 
-def counting(shape: tuple[int, ...], region: MemoryRegion, dtype: DType = dtypes.int32) -> NkiTensor:
+def counting(
+    shape: tuple[int, ...], region: MemoryRegion, dtype: DType = dtypes.int32
+) -> NkiTensor:
     """A tensor whose elements are 0, 1, 2, ..."""
     tensor = empty(shape, dtype, region)
     values = np.arange(math.prod(tensor.shape)).reshape(tensor.shape)
@@ -261,7 +263,7 @@ OPERATIONS = (
 
 
 @pytest.mark.parametrize("region", REGIONS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_chains_of_views_are_those_of_numpy(region: MemoryRegion, data: st.DataObject) -> None:
     least = 1 if region is HBM else 2
@@ -375,7 +377,12 @@ def test_an_integer_for_the_partitions_leaves_a_dimension() -> None:
 def test_a_free_integer_goes_as_long_as_two_dimensions_are_left() -> None:
     def body() -> list[Any]:
         tile = counting((4, 2, 3), SBUF)
-        return [tile[:, 1].shape, tile[:, 1, 2].shape, tile[3, 1].shape, tile[:, :, 2].get_pattern()]
+        return [
+            tile[:, 1].shape,
+            tile[:, 1, 2].shape,
+            tile[3, 1].shape,
+            tile[:, :, 2].get_pattern(),
+        ]
 
     assert on_core(body) == [(4, 3), (4, 1), (1, 3), [[6, 4], [3, 2]]]
 
@@ -553,7 +560,7 @@ def _reinterpreted(draw: st.DrawFn) -> tuple[Any, ...]:
     return region, old, new, (*shape, draw(st.sampled_from([1, 2, 3, 4, 8, 12])))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(_reinterpreted())
 def test_view_is_the_view_of_numpy(case: tuple[Any, ...]) -> None:
     region, old, new, shape = case

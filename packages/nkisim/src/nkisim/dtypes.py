@@ -66,7 +66,7 @@ def _make(name: str, storage: Any, kind: str, packed: Any = None) -> DType:
     return dtype
 
 
-# nl.bool_ is a boolean in a byte
+# a boolean in a byte
 bool_ = _make("bool_", np.bool_, "b")
 int8 = _make("int8", np.int8, "i")
 int16 = _make("int16", np.int16, "i")

@@ -59,7 +59,7 @@ class Run:
         self._serials = [0] * (ranks * lnc)
         self._shared: dict[tuple[int, int], tuple[str, NkiTensor]] = {}
         self.cores = [Core(self, rank, number) for rank in range(ranks) for number in range(lnc)]
-        self.hazards = Watch(ranks, lnc)
+        self.hazards = Watch(ranks, lnc, settings.numerics)
         # cores that wait in `await_peer`
         self._awaiting: set[int] = set()
         # one core by itself cannot race with anyone

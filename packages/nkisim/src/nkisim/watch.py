@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from nkisim.hazards import InFlight, Race, SharedWrites
+from nkisim.hazards import InFlight, Race
 from nkisim.memory_view import MemoryView
+from nkisim.shared_writes import SharedWrites
 from nkisim.trace import Access, Instruction, Place
 
 if TYPE_CHECKING:
@@ -22,13 +24,16 @@ PERMUTES = frozenset(
 )
 
 
+_NOTHING = nullcontext()
+
+
 class Watch:
     """The race detectors of a run: one for the permutes of each core, one for the shared HBM of
     each rank."""
 
-    def __init__(self, ranks: int, lnc: int) -> None:
+    def __init__(self, ranks: int, lnc: int, values: bool) -> None:
         self._in_flight = [InFlight() for _ in range(ranks * lnc)]
-        self._shared = [SharedWrites(lnc) for _ in range(ranks)] if lnc > 1 else []
+        self._shared = [SharedWrites(lnc, values) for _ in range(ranks)] if lnc > 1 else []
 
     def look(self, core: Core, instruction: Instruction) -> None:
         """Look at an instruction that is no collective."""
@@ -36,6 +41,25 @@ class Watch:
         if self._shared:
             races = self._shared[core.rank].observe(core.number, instruction)
             _report(core, "core_race", races)
+
+    def storing(
+        self, core: Core, instruction: Instruction, dst: MemoryView
+    ) -> AbstractContextManager[None]:
+        """Around a store by DMA: what both cores store to the same bytes must be the same."""
+        if not self._shared or dst.storage.place.core is not None:
+            return _NOTHING
+        return self._compared(core, instruction, dst)
+
+    @contextmanager
+    def _compared(self, core: Core, instruction: Instruction, dst: MemoryView) -> Iterator[None]:
+        parts = dst.touched() if dst.dynamic is not None else [dst.access()]
+        data = dst.storage.data
+        if not parts or data is None:
+            yield
+            return
+        with self._shared[core.rank].storing(core.number, instruction, parts, data) as races:
+            yield
+        _report(core, "core_race", races)
 
     def collective(self, core: Core, instruction: Instruction, co_issued: bool) -> None:
         """Look at a collective before it meets.

@@ -63,7 +63,8 @@ def dma_copy(
         moved, there = dma_values.load(src, skip)
         if dst.dtype is not src.dtype:
             moved = _converted(core, op, dst, moved.astype(np.float32))
-        dma_values.store(dst, moved, there, skip)
+        with core.run.hazards.storing(core, instruction, dst):
+            dma_values.store(dst, moved, there, skip)
     return instruction
 
 
@@ -176,10 +177,11 @@ def dma_compute(
     added = _other_source(op, dst, sources) if dst.is_indirect() else None
     instruction = core.issue(op, Engine.dma, (dst,), sources, name, details)
     if core.numerics:
-        if added is None:
-            _add(core, op, dst, sources, skip)
-        else:
-            _scatter_add(core, dst, added, bool(unique_indices), skip)
+        with core.run.hazards.storing(core, instruction, dst):
+            if added is None:
+                _add(core, op, dst, sources, skip)
+            else:
+                _scatter_add(core, dst, added, bool(unique_indices), skip)
     return instruction
 
 

@@ -118,6 +118,12 @@ def transposition(
         )
     if dst.buffer is not MemoryRegion.sbuf:
         core.violation("constraint", f"{op}: dst is {dst!r}; it must be in SBUF")
+    if src.shape[-1] > 128:
+        core.violation(
+            "constraint",
+            f"{op}: the last dimension of src is {src.shape[-1]}; it becomes the partitions and "
+            "must be at most 128",
+        )
     wanted = tuple([src.shape[axis] for axis in order])
     if dst.shape != wanted:
         core.violation(
@@ -126,12 +132,6 @@ def transposition(
         )
     if dst.dtype is not src.dtype:
         core.violation("constraint", f"{op}: dst is {dst.dtype}, src {src.dtype}; they must agree")
-    if src.shape[-1] > 128:
-        core.violation(
-            "constraint",
-            f"{op}: the last dimension of src is {src.shape[-1]}; it becomes the partitions and "
-            "must be at most 128",
-        )
     if src.dtype.itemsize not in (2, 4):
         core.violation(
             "constraint",
