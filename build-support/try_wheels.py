@@ -3,9 +3,9 @@
     python3.11 build-support/try_wheels.py
 
 Needs the wheels in dist/ (`./pants package ::`). Each environment is made anew in a temporary
-folder, with third-party packages at the locked versions. wantrn-kernels is installed alone; then
-wantrn-model with the other wheels at hand, and wantrn-serving on top of it. A README's promise is
-its first Python block, which must run as it stands.
+folder, with third-party packages at the locked versions. nkisim and wantrn-kernels are each
+installed alone; then wantrn-model with the other wheels at hand, and wantrn-serving on top of it. A
+README's promise is its first Python block, which must run as it stands.
 """
 
 from __future__ import annotations
@@ -23,10 +23,24 @@ import pip_config
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def wheel(package: str) -> Path:
-    found = list((ROOT / "dist").glob(f"wantrn_{package}-*.whl"))
+# a kernel as a user would write it, for the command
+KERNEL = """
+import nki
+import nki.language as nl
+
+
+@nki.jit
+def softmax(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.softmax(nl.load(x), axis=-1))
+    return out
+"""
+
+
+def wheel(name: str) -> Path:
+    found = list((ROOT / "dist").glob(f"{name}-*.whl"))
     if len(found) != 1:
-        raise SystemExit(f"dist/ must hold one wheel of wantrn-{package}; it holds {found}")
+        raise SystemExit(f"dist/ must hold one wheel of {name}; it holds {found}")
     return found[0]
 
 
@@ -72,19 +86,39 @@ class Environment:
         self.run("python", "-c", first_python_block(ROOT / "packages" / package / "README.md"))
 
 
+def try_nkisim(environment: Environment) -> None:
+    """Alone, with what it needs and nothing else; then with its extra."""
+    environment.install(str(wheel("nkisim")))
+    environment.run_readme("nkisim")
+    environment.run("nkisim", "--version")
+    (environment.folder / "kernels.py").write_text(KERNEL)
+    profile = ["profile", "kernels.py:softmax", "--shapes", "x=128x1024:bfloat16"]
+    environment.run("nkisim", *profile)
+    picture = environment.folder / "softmax.png"
+    if picture.exists():
+        raise SystemExit("nkisim drew a picture although nothing asked for matplotlib")
+    environment.install(f"{wheel('nkisim')}[plot]")
+    environment.run("nkisim", *profile)
+    if not picture.read_bytes().startswith(b"\x89PNG"):
+        raise SystemExit("nkisim[plot] drew no picture")
+
+
 def main() -> None:
+    with tempfile.TemporaryDirectory() as tmp:
+        print("nkisim alone, and its command", flush=True)
+        try_nkisim(Environment(Path(tmp) / "nkisim"))
     with tempfile.TemporaryDirectory() as tmp:
         print("wantrn-kernels alone", flush=True)
         environment = Environment(Path(tmp) / "kernels")
-        environment.install(str(wheel("kernels")))
+        environment.install(str(wheel("wantrn_kernels")))
         environment.run_readme("kernels")
     with tempfile.TemporaryDirectory() as tmp:
         print("wantrn-model with its first-party wheels", flush=True)
         environment = Environment(Path(tmp) / "model")
-        environment.install("--find-links", str(ROOT / "dist"), str(wheel("model")))
+        environment.install("--find-links", str(ROOT / "dist"), str(wheel("wantrn_model")))
         environment.run_readme("model")
         print("wantrn-serving and its command", flush=True)
-        environment.install("--find-links", str(ROOT / "dist"), str(wheel("serving")))
+        environment.install("--find-links", str(ROOT / "dist"), str(wheel("wantrn_serving")))
         environment.run("wantrn", "version")
         video = ["--size", "64x64", "--frames", "5", "--steps", "2", "--output", "ball.mp4"]
         environment.run("wantrn", "generate", "a red ball rolls to the right", *video)

@@ -24,9 +24,15 @@ def test_the_pages_are_here() -> None:
     assert {"README.md", "docs/pipeline.md", "packages/model/README.md"} <= names
 
 
+def prose(page: Path) -> str:
+    """A page without its code, in which `kernel[2](x)` is no link."""
+    without_blocks = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`]*`", "", without_blocks)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.is_file(), link

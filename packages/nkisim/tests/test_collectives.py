@@ -305,6 +305,23 @@ def test_permute_leaves_alone_who_is_no_target(lnc):
     assert [int(values[0, 0]) for values in found] == [1, 11, 0, 3]
 
 
+@pytest.mark.parametrize("lnc", LNCS)
+def test_nothing_is_written_where_no_target_is(lnc):
+    def kernel(x, pairs):
+        src = staged(x, "src")
+        dst = nl.ndarray(x.shape, x.dtype, nl.shared_hbm, name="dst")
+        ncc.collective_permute([src], [dst], pairs)
+        return handed_over(dst, "out")
+
+    def run(pairs):
+        xs = [np.full((2, 2), rank, np.int32) for rank in range(3)]
+        return World(3, lnc).run(kernel, [(x, pairs) for x in xs])
+
+    assert [int(values[0, 0]) for values in run([(0, 1), (1, 2), (2, 0)])] == [2, 0, 1]
+    told = fails(NkiValidationError, lambda: run([(0, 1), (1, 2)]), "nothing has written")
+    assert "on rank 0" in told
+
+
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.shared_hbm])
 @pytest.mark.parametrize("lnc", LNCS)
 @pytest.mark.parametrize("op", OPS)

@@ -23,7 +23,8 @@ from nkisim.dtypes import DType, cast, resolve
 Array = npt.NDArray[Any]
 
 SIZES = {
-    "bool_": 1, "int8": 1, "int16": 2, "int32": 4, "uint8": 1, "uint16": 2, "uint32": 4, "float32": 4,
+    "bool_": 1, "int8": 1, "int16": 2, "int32": 4, "uint8": 1, "uint16": 2, "uint32": 4,
+    "float32": 4,
     "tfloat32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3": 1, "float8_e4m3fn": 1,
     "float8_e5m2": 1, "float8_e8m0fnu": 1, "float8_e4m3fn_x4": 4, "float8_e5m2_x4": 4,
     "float4_e2m1fn_x4": 2,
@@ -55,8 +56,9 @@ def test_a_type_behaves_like_its_name(dtype: DType) -> None:
     name = str(dtype)
     assert type(name) is str
     assert f"{dtype}" == name == repr(dtype) and f"{dtype!s:>20}" == name.rjust(20)
-    assert dtype == name and name == dtype and not dtype != name
-    assert hash(dtype) == hash(name) and {dtype: 1}[name] == 1 == {name: 1}[dtype]
+    assert dtype == name and name == dtype and (dtype != name) is False
+    keyed: dict[str, int] = {dtype: 1}
+    assert hash(dtype) == hash(name) and keyed[name] == 1 == {name: 1}[dtype]
     assert dtype.split(".")[-1] == name and "a " + dtype == "a " + name
     assert resolve(name) is dtype and resolve(dtype) is dtype
     assert getattr(nl, name) is dtype
@@ -78,7 +80,7 @@ def test_numpy_and_ml_dtypes_spellings(dtype: DType) -> None:
     scalar = dtype.numpy.type
     for spelling in (dtype.numpy, scalar, np.zeros(1, dtype.numpy).dtype):
         assert resolve(spelling) is dtype
-        assert dtype == spelling and not dtype != spelling
+        assert dtype == spelling and (dtype != spelling) is False
     assert dtype != np.float64 and dtype != np.dtype(np.int64)
 
 
@@ -105,8 +107,9 @@ def test_spellings_of_jax() -> None:
 @pytest.mark.parametrize(
     ("alias", "dtype"),
     [
-        ("bool", dtypes.bool_), (torch.bool, dtypes.bool_), ("fp32", dtypes.float32), ("bf16", dtypes.bfloat16),
-        ("fp16", dtypes.float16), ("float8e4", dtypes.float8_e4m3), ("float8e5", dtypes.float8_e5m2),
+        ("bool", dtypes.bool_), (torch.bool, dtypes.bool_), ("fp32", dtypes.float32),
+        ("bf16", dtypes.bfloat16), ("fp16", dtypes.float16),
+        ("float8e4", dtypes.float8_e4m3), ("float8e5", dtypes.float8_e5m2),
         (bool, dtypes.bool_), (np.bool_, dtypes.bool_),
     ],
 )  # fmt: skip

@@ -1,14 +1,16 @@
-"""Transfers: copies, gathers and scatters, transposes, and sums on the way."""
+"""Copies by DMA: between memories and types, gathers, scatters, and indices out of range."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from dma_tiles import HBM, PSUM, REACHED, SBUF, SHARED, SKIP, bits, held, noise, row_index
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from isa_tiles import (
@@ -34,36 +36,7 @@ from nkisim.enums import DgeMode, Engine, MemoryRegion, OobMode
 from nkisim.settings import Rules
 from nkisim.tensor import NkiTensor
 
-SBUF = MemoryRegion.sbuf
-PSUM = MemoryRegion.psum
-HBM = MemoryRegion.private_hbm
-SHARED = MemoryRegion.shared_hbm
-REACHED = (SBUF, HBM, SHARED)
 PACKED = (dtypes.float8_e4m3fn_x4, dtypes.float8_e5m2_x4, dtypes.float4_e2m1fn_x4)
-SKIP = OobMode.skip
-
-BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-
-
-def noise(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> Array:
-    """Random bits."""
-    count = math.prod(shape) * dtype.itemsize
-    found = np.random.default_rng(seed).integers(0, 256, count).astype(np.uint8)
-    return found.view(dtype.numpy).reshape(shape)
-
-
-def held(values: Array, dtype: DType, region: MemoryRegion = SBUF) -> NkiTensor:
-    """A tensor with these bits."""
-    tensor = empty(values.shape, dtype, region)
-    if tensor.storage.data is not None:
-        tensor.array()[...] = values
-    tensor.storage.coverage.full = True
-    return tensor
-
-
-def bits(array: Array) -> Array:
-    """A copy of the elements as unsigned integers."""
-    return np.array(array, order="C").view(BITS[array.dtype.itemsize])
 
 
 # dma_copy
@@ -383,21 +356,17 @@ def test_a_gather_converts() -> None:
 NOWHERE = (-1, 2**32 - 1, 2**31, 9)
 
 
-def _rows(*rows: int) -> NkiTensor:
-    return tile(np.array(rows, np.int64).astype(np.uint32)[:, None], dtypes.uint32)
-
-
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int32, dtypes.uint8, *PACKED])
 @pytest.mark.parametrize("nowhere", NOWHERE)
 def test_rows_out_of_range_are_an_error(dtype: DType, nowhere: int) -> None:
     def gather() -> None:
         table = held(noise((9, 4), dtype), dtype, HBM)
-        nisa.dma_copy(empty((3, 4), dtype), table.vector_select(0, _rows(3, nowhere, 5)))
+        nisa.dma_copy(empty((3, 4), dtype), table.vector_select(0, row_index(3, nowhere, 5)))
 
     def scatter() -> None:
         table = held(noise((9, 4), dtype), dtype, HBM)
         nisa.dma_copy(
-            table.vector_select(0, _rows(3, nowhere, 5)), held(noise((3, 4), dtype), dtype)
+            table.vector_select(0, row_index(3, nowhere, 5)), held(noise((3, 4), dtype), dtype)
         )
 
     for body in (gather, scatter):
@@ -411,13 +380,13 @@ def test_rows_out_of_range_are_skipped_and_keep_their_bits(dtype: DType, nowhere
 
     def gather(shape: tuple[int, ...]) -> Array:
         target, source = held(row.reshape(shape), dtype), held(table, dtype, HBM)
-        nisa.dma_copy(target, source.vector_select(0, _rows(3, nowhere, 5)), oob_mode=SKIP)
+        nisa.dma_copy(target, source.vector_select(0, row_index(3, nowhere, 5)), oob_mode=SKIP)
         return bits(target.array()).reshape(3, 4)
 
     def scatter() -> Array:
         target = held(table, dtype, HBM)
         nisa.dma_copy(
-            target.vector_select(0, _rows(3, nowhere, 5)), held(row, dtype), oob_mode=SKIP
+            target.vector_select(0, row_index(3, nowhere, 5)), held(row, dtype), oob_mode=SKIP
         )
         return bits(target.array())
 
@@ -425,7 +394,7 @@ def test_rows_out_of_range_are_skipped_and_keep_their_bits(dtype: DType, nowhere
     wanted[[0, 2]] = bits(table)[[3, 5]]
     # the skipped elements are the same ones in a target of another shape
     for shape in ((3, 4), (1, 12), (6, 2), (3, 2, 2)):
-        np.testing.assert_array_equal(on_core(lambda shape=shape: gather(shape)), wanted)
+        np.testing.assert_array_equal(on_core(partial(gather, shape)), wanted)
     wanted = bits(table)
     wanted[[3, 5]] = bits(row)[[0, 2]]
     np.testing.assert_array_equal(on_core(scatter), wanted)
@@ -435,7 +404,7 @@ def test_all_rows_may_be_skipped() -> None:
     def body() -> Array:
         target = tile(np.full((2, 4), 7.0, np.float32))
         source = held(np.zeros((3, 4)), dtypes.float32, HBM)
-        nisa.dma_copy(target, source.vector_select(0, _rows(-1, -1)), oob_mode=SKIP)
+        nisa.dma_copy(target, source.vector_select(0, row_index(-1, -1)), oob_mode=SKIP)
         return target.array().copy()
 
     assert (on_core(body) == 7).all()
@@ -446,7 +415,7 @@ def test_a_row_skipped_on_either_side_is_not_moved() -> None:
         target = held(np.zeros((4, 2)), dtypes.float32, HBM)
         source = held(np.arange(1, 9).reshape(4, 2), dtypes.float32, HBM)
         nisa.dma_copy(
-            target.vector_select(0, _rows(0, 9, 2)), source.vector_select(0, _rows(3, 0, -1)),
+            target.vector_select(0, row_index(0, 9, 2)), source.vector_select(0, row_index(3, 0, -1)),
             oob_mode=SKIP,
         )  # fmt: skip
         return target.array().copy()
@@ -485,7 +454,7 @@ def test_a_scalar_index_within_range() -> None:
 def test_only_software_gathers_rows(mode: DgeMode) -> None:
     def body() -> None:
         table = held(np.zeros((4, 2)), dtypes.float32, HBM)
-        nisa.dma_copy(empty((2, 2)), table.vector_select(0, _rows(1, 2)), dge_mode=mode)
+        nisa.dma_copy(empty((2, 2)), table.vector_select(0, row_index(1, 2)), dge_mode=mode)
 
     rejected(body, "swdge")
 
@@ -503,420 +472,9 @@ def test_hardware_moves_a_whole_view() -> None:
 def test_a_run_without_numerics_moves_nothing() -> None:
     def body() -> None:
         table = held(np.zeros((4, 2)), dtypes.float32, HBM)
-        nisa.dma_copy(empty((2, 2)), table.vector_select(0, _rows(1, 9)))
+        nisa.dma_copy(empty((2, 2)), table.vector_select(0, row_index(1, 9)))
         nisa.dma_transpose(empty((2, 4)), table)
         nisa.dma_compute(empty((4, 2)), [table, table], nl.add)
         assert len(core().trace) == 3
 
     on_core(body, numerics=False)
-
-
-# dma_transpose
-
-AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
-SHAPES = [
-    (16, 8), (1, 1), (5, 128), (128, 7), (4, 1, 6), (3, 5, 7), (20, 1, 1, 64), (7, 1, 3, 9),
-    (7, 3, 1, 9), (2, 3, 4, 5), (96, 1, 1, 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("region", [SBUF, HBM, SHARED])
-@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.int32, dtypes.float4_e2m1fn_x4])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("given_axes", [False, True])
-def test_a_transpose(
-    shape: tuple[int, ...], dtype: DType, region: MemoryRegion, given_axes: bool
-) -> None:
-    values, axes = noise(shape, dtype), AXES[len(shape)]
-    wanted = values.transpose(axes)
-
-    def body() -> Array:
-        target = empty(wanted.shape, dtype)
-        options = {"axes": list(axes)} if given_axes else {}
-        instruction = nisa.dma_transpose(target, held(values, dtype, region), **options)
-        assert instruction.details is not None and instruction.details["transpose"]
-        return bits(target.array())
-
-    np.testing.assert_array_equal(on_core(body), bits(wanted))
-
-
-@pytest.mark.parametrize("region", [SBUF, HBM])
-def test_a_transpose_of_patterns_into_part_of_a_tile(region: MemoryRegion) -> None:
-    """Rows s, columns 3:9 of a matrix, to partitions 0:6, columns 2, 5, 8, ... of a tile."""
-    values = noise((20, 12), dtypes.bfloat16)
-
-    def body() -> Array:
-        source = held(values, dtypes.bfloat16, region)
-        target = held(np.zeros((8, 64)), dtypes.bfloat16)
-        nisa.dma_transpose(
-            target.ap([[64, 6], [1, 1], [1, 1], [3, 20]], offset=2),
-            source.ap([[12, 20], [1, 1], [1, 1], [1, 6]], offset=3),
-            dge_mode=DgeMode.none,
-        )
-        return bits(target.array())
-
-    wanted = np.zeros((8, 64), np.uint16)
-    wanted[:6, 2:62:3] = bits(values)[:, 3:9].T
-    np.testing.assert_array_equal(on_core(body), wanted)
-
-
-def test_a_transpose_with_several_rows_in_the_third_place() -> None:
-    values = noise((10, 3, 7), dtypes.int16)
-
-    def body() -> Array:
-        source = held(values, dtypes.int16, SBUF)
-        target = empty((7, 3, 10), dtypes.int16)
-        nisa.dma_transpose(target.expand_dim(1), source.expand_dim(1))
-        return target.array().copy()
-
-    np.testing.assert_array_equal(on_core(body), values.transpose(2, 1, 0))
-
-
-def test_packed_rows_to_packed_partitions() -> None:
-    """Rows of H codes and a scale, as words, to a tile of four codes an element."""
-    S, H, tiles = 6, 2 * 512, 2
-    values = noise((S, H + 4), dtypes.float8_e4m3fn)
-
-    def body() -> list[Array]:
-        packed = held(values, dtypes.float8_e4m3fn, HBM)
-        tile4 = empty((128, tiles, S), dtypes.float8_e4m3fn_x4)
-        words = (H + 4) // 4
-        for t in range(tiles):
-            nisa.dma_transpose(
-                tile4.ap([[tiles * S, 128], [1, 1], [1, 1], [1, S]], t * S, dtype=nl.float32),
-                packed.ap([[words, S], [1, 1], [1, 1], [1, 128]], t * 128, dtype=nl.float32),
-            )
-        scale = empty((S, 1))
-        nisa.dma_copy(scale, packed.ap([[words, S], [1, 1]], words - 1, dtype=nl.float32))
-        return [bits(tile4.array()), bits(scale.array())]
-
-    found, scale = on_core(body)
-    codes = bits(values)[:, :H].reshape(S, tiles, 128, 4)
-    for s, t, p in itertools.product(range(S), range(tiles), range(128)):
-        assert found[p, t, s : s + 1].view(np.uint8).tolist() == codes[s, t, p].tolist()
-    assert_same(scale.view(np.uint8), bits(values)[:, H:])
-
-
-def test_one_column_of_words_becomes_a_row() -> None:
-    values = noise((24, 1, 1, 1), dtypes.int32)
-
-    def body() -> Array:
-        target = empty((1, 1, 1, 24), dtypes.int32)
-        nisa.dma_transpose(target, held(values, dtypes.int32, HBM))
-        return target.array().copy()
-
-    np.testing.assert_array_equal(on_core(body).reshape(-1), values.reshape(-1))
-
-
-def test_a_square_is_transposed_in_place() -> None:
-    values = noise((9, 9), dtypes.int16)
-
-    def body() -> Array:
-        tensor = held(values, dtypes.int16)
-        nisa.dma_transpose(tensor, tensor)
-        return tensor.array().copy()
-
-    np.testing.assert_array_equal(on_core(body), values.T)
-
-
-def test_a_transpose_of_a_part_that_a_register_chooses() -> None:
-    values = noise((3, 4, 5), dtypes.int16)
-
-    def body() -> Array:
-        register = nisa.register_alloc(1)
-        target = held(np.zeros((5, 3, 4)), dtypes.int16)
-        source = held(values, dtypes.int16, HBM)
-        nisa.dma_transpose(target[:, register], source[register])
-        return target.array().copy()
-
-    wanted = np.zeros((5, 3, 4), np.int16)
-    wanted[:, 1] = values[1].T
-    np.testing.assert_array_equal(on_core(body), wanted)
-
-
-def test_a_part_out_of_range_is_left_alone() -> None:
-    def body() -> Array:
-        target = held(np.full((5, 4), 3), dtypes.int16)
-        source = held(noise((3, 4, 5), dtypes.int16), dtypes.int16, HBM)
-        nisa.dma_transpose(target, source[nisa.register_alloc(3)], oob_mode=SKIP)
-        return target.array().copy()
-
-    assert (on_core(body) == 3).all()
-
-
-def _transpose(
-    shape: tuple[int, ...],
-    dtype: DType = dtypes.bfloat16,
-    into: DType | None = None,
-    shown: tuple[int, ...] | None = None,
-    region: MemoryRegion = SBUF,
-    **options: Any,
-) -> Callable[[], Any]:
-    def body() -> None:
-        turned = tuple(shape[axis] for axis in AXES.get(len(shape), range(len(shape))))
-        target = empty(shown or turned, into or dtype, region)
-        nisa.dma_transpose(target, held(np.zeros(shape), dtype, HBM), **options)
-
-    return body
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (_transpose((4, 129), shown=(128, 4)), "at most 128"),
-        (_transpose((4, 5), shown=(4, 5)), "[5, 4]"),
-        (_transpose((4, 1, 5), shown=(5, 4)), "rank included"),
-        (_transpose((4, 5), into=dtypes.float16), "must agree"),
-        (_transpose((4, 5), dtypes.uint8), "2 or 4"),
-        (_transpose((4, 5), dtypes.float8_e4m3), "2 or 4"),
-        (_transpose((4, 5), axes=(0, 1)), "(1, 0)"),
-        (_transpose((4, 1, 1, 5), axes=(3, 2, 1, 0)), "(3, 1, 2, 0)"),
-        (_transpose((4, 5), region=HBM), "in SBUF"),
-        (_transpose((2, 2, 2, 2, 2)), "2, 3 or 4 dimensions"),
-        (_transpose((4,), shown=(4, 1)), "2, 3 or 4 dimensions"),
-        (_transpose((4, 5), dge_mode=DgeMode.swdge), "vector_offset"),
-        (_transpose((4, 5), oob_mode=SKIP), "dynamic index"),
-        (_transpose((4, 5), priority=5), "priority is 5"),
-        (_transpose((8, 5), dge_mode=DgeMode.hwdge), "must be 16"),
-        (_transpose((16, 5), dtypes.int32, dge_mode=DgeMode.hwdge), "2-byte"),
-        (_transpose((3, 16, 5), dge_mode=DgeMode.hwdge), "1, 2, 4, 8 or 16"),
-        (_transpose((8, 3, 5), dge_mode=DgeMode.hwdge), "multiple of 16"),
-        (_transpose((4, 16, 2, 5), dge_mode=DgeMode.hwdge), "multiple of 16"),
-    ],
-)  # fmt: skip
-def test_transposes_that_do_not_exist(body: Callable[[], Any], words: str) -> None:
-    rejected(body, "dma_transpose", words)
-
-
-@pytest.mark.parametrize(
-    "shape", [(16, 5), (16, 1, 5), (8, 2, 5), (1, 16, 5), (4, 3, 4, 5), (2, 1, 8, 128)]
-)
-def test_transposes_of_the_hardware(shape: tuple[int, ...]) -> None:
-    on_core(_transpose(shape, dge_mode=DgeMode.hwdge), "gen3")
-    rejected(_transpose(shape, dge_mode=DgeMode.hwdge), "gen3", target="gen2")
-
-
-# Transposes of gathered rows
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3])
-@pytest.mark.parametrize("inner", [(64,), (1, 64), (3, 64), (3, 1, 40), (1, 3, 40)])
-def test_a_transpose_of_gathered_rows(columns: int, inner: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(columns)
-    partitions = 128 if columns > 1 else 48
-    index = rng.integers(0, 50, (partitions, columns))
-    rows = partitions * columns - 16
-    values = noise((50, *inner), dtypes.bfloat16)
-    steps = [math.prod(inner[k:]) for k in range(len(inner) + 1)]
-    pattern = [[steps[0], rows], *([steps[k + 1], inner[k]] for k in range(len(inner)))]
-    gathered = bits(values)[index.T.reshape(-1)[:rows]]
-    wanted = gathered.transpose(AXES[1 + len(inner)])
-
-    def body() -> Array:
-        source = held(values, dtypes.bfloat16, HBM)
-        view = source.ap(pattern, vector_offset=tile(index, dtypes.uint32))
-        target = empty(wanted.shape, dtypes.bfloat16)
-        nisa.dma_transpose(target, view, dge_mode=DgeMode.swdge)
-        return bits(target.array())
-
-    np.testing.assert_array_equal(on_core(body, "gen3"), wanted)
-
-
-def test_skipped_rows_leave_their_columns_alone() -> None:
-    index = np.arange(32)
-    index[[3, 20]] = 50
-    values = noise((50, 24), dtypes.float16)
-
-    def body(mode: OobMode) -> Array:
-        source = held(values, dtypes.float16, HBM)
-        view = source.ap([[24, 32], [1, 24]], vector_offset=tile(index[:, None], dtypes.uint32))
-        target = held(np.ones((24, 32)), dtypes.float16)
-        nisa.dma_transpose(target, view, oob_mode=mode)
-        return bits(target.array())
-
-    wanted = np.full((24, 32), np.float16(1).view(np.uint16))
-    kept = np.isin(np.arange(32), [3, 20])
-    wanted[:, ~kept] = bits(values)[index[~kept]].T
-    np.testing.assert_array_equal(on_core(lambda: body(SKIP)), wanted)
-    rejected(lambda: body(OobMode.error), "row 3", "is 50", "0..49")
-
-
-@pytest.mark.parametrize(
-    ("partitions", "columns", "rows", "options", "words"),
-    [
-        (32, 2, 32, {}, "128 with several"),
-        (24, 1, 16, {}, "16, 32, ... 128"),
-        (8, 1, 8, {}, "16, 32, ... 128"),
-        (32, 1, 24, {}, "multiple of 16"),
-        (32, 1, 32, {"dtype": dtypes.int32}, "2-byte"),
-        (32, 1, 32, {"index": dtypes.int32}, "uint32"),
-        (32, 1, 32, {"inner": (2, 3, 4)}, "must be 1"),
-        (32, 1, 32, {"dge_mode": DgeMode.hwdge}, "swdge"),
-        (32, 1, 32, {"target": "gen2"}, "gen3"),
-    ],
-)
-def test_gathered_transposes_that_do_not_exist(
-    partitions: int, columns: int, rows: int, options: dict[str, Any], words: str
-) -> None:
-    dtype = options.get("dtype", dtypes.bfloat16)
-    inner = options.get("inner", (8,))
-    mode = options.get("dge_mode", DgeMode.unknown)
-
-    def body() -> None:
-        source = held(np.zeros((50, *inner)), dtype, HBM)
-        index = tile(np.zeros((partitions, columns)), options.get("index", dtypes.uint32))
-        steps = [math.prod(inner[k:]) for k in range(len(inner) + 1)]
-        pattern = [[steps[0], rows], *([steps[k + 1], inner[k]] for k in range(len(inner)))]
-        shape = tuple((rows, *inner)[axis] for axis in AXES[1 + len(inner)])
-        nisa.dma_transpose(empty(shape, dtype), source.ap(pattern, vector_offset=index),
-                           dge_mode=mode)  # fmt: skip
-
-    rejected(body, words, target=options.get("target", "gen4"))
-
-
-# dma_compute
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 16])
-@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.int16])
-@pytest.mark.parametrize("into", REACHED)
-def test_a_sum_on_the_way(count: int, dtype: DType, into: MemoryRegion) -> None:
-    values = [sample(np.random.default_rng(k), (6, 8), dtype) for k in range(count)]
-
-    def body() -> Array:
-        target = empty((6, 8), dtype, into)
-        regions = itertools.cycle(REACHED)
-        sources = [held(v.astype(dtype.numpy), dtype, next(regions)) for v in values]
-        nisa.dma_compute(target, tuple(sources), nl.add, [1.0] * count)
-        return target.array().copy()
-
-    total = np.zeros((6, 8), np.float32)
-    for part in values:
-        total += part.astype(np.float32)
-    assert_same(on_core(body), stored(total, dtype))
-
-
-def test_a_sum_over_its_own_target_and_other_shapes() -> None:
-    def body() -> Array:
-        table = held(np.arange(12).reshape(3, 4), dtypes.float32, HBM)
-        nisa.dma_compute(table, srcs=[table, table.permute((1, 0)).reshape_dim(0, (2, 2))],
-                         reduce_op=nl.add, scales=(1.0, 1.0))  # fmt: skip
-        return table.array().copy()
-
-    old = np.arange(12, dtype=np.float32).reshape(3, 4)
-    np.testing.assert_array_equal(on_core(body), old + old.T.reshape(3, 4))
-
-
-def test_a_sum_is_rounded_once() -> None:
-    def body() -> Array:
-        target = empty((1, 1), dtypes.bfloat16)
-        parts = [held(np.full((1, 1), v), dtypes.bfloat16) for v in (256.0, 1.0, 1.0)]
-        nisa.dma_compute(target, parts, nl.add)
-        return target.array().copy()
-
-    # 256 + 1 alone would be rounded to 256
-    assert float(on_core(body)[0, 0]) == 258.0
-
-
-@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
-def test_rows_are_added_to(dtype: DType) -> None:
-    rng = np.random.default_rng(5)
-    old, new = (sample(rng, (n, 4), dtype).astype(dtype.numpy) for n in (9, 3))
-    rows = [7, 0, 4]
-
-    def body(swapped: bool, again: bool) -> Array:
-        table, index = held(old, dtype, HBM), _rows(*rows)
-        target = table.vector_select(0, index)
-        same = table.vector_select(0, index) if again else target
-        sources = [same, held(new, dtype)]
-        nisa.dma_compute(target, sources[::-1] if swapped else sources, nl.add)
-        return table.array().copy()
-
-    wanted = old.astype(np.float32)
-    wanted[rows] += new.astype(np.float32)
-    for swapped, again in itertools.product((False, True), repeat=2):
-        found = on_core(lambda s=swapped, a=again: body(s, a))
-        assert_same(found, stored(wanted, dtype))
-
-
-def test_gathered_rows_are_added() -> None:
-    old, table, rows = noise((3, 4), dtypes.int8), noise((9, 4), dtypes.int8, 1), [7, 0, 7]
-
-    def body() -> Array:
-        target = held(old, dtypes.int8)
-        source = held(table, dtypes.int8, HBM).vector_select(0, _rows(*rows))
-        nisa.dma_compute(target, [source, target], nl.add, unique_indices=True)
-        return target.array().copy()
-
-    wanted = old.astype(np.float32) + table[rows].astype(np.float32)
-    assert_same(on_core(body), stored(wanted, dtypes.int8))
-
-
-def test_rows_that_stand_twice() -> None:
-    def body(unique: bool) -> Array:
-        table = held(np.zeros((4, 2)), dtypes.float32, HBM)
-        target = table.vector_select(0, _rows(1, 2, 1))
-        added = held(np.array([[1, 2], [3, 4], [5, 6]]), dtypes.float32)
-        nisa.dma_compute(target, [target, added], nl.add, unique_indices=unique)
-        return table.array().copy()
-
-    assert on_core(lambda: body(False)).tolist() == [[0, 0], [6, 8], [3, 4], [0, 0]]
-    rejected(lambda: body(True), "unique_indices")
-
-
-def test_sums_skip_rows_out_of_range() -> None:
-    def scatter(mode: OobMode) -> Array:
-        table = held(np.ones((4, 2)), dtypes.float32, HBM)
-        target = table.vector_select(0, _rows(1, 9, -1))
-        added = held(np.full((3, 2), 2), dtypes.float32)
-        nisa.dma_compute(target, [target, added], nl.add, oob_mode=mode)
-        return table.array().copy()
-
-    def gather(mode: OobMode) -> Array:
-        target = held(np.ones((3, 2)), dtypes.float32)
-        source = held(np.full((4, 2), 2), dtypes.float32, HBM).vector_select(0, _rows(1, 9, 3))
-        nisa.dma_compute(target, [source, target], nl.add, oob_mode=mode)
-        return target.array().copy()
-
-    assert on_core(lambda: scatter(SKIP)).tolist() == [[1, 1], [3, 3], [1, 1], [1, 1]]
-    assert on_core(lambda: gather(SKIP)).tolist() == [[3, 3], [1, 1], [3, 3]]
-    rejected(lambda: scatter(OobMode.error), "row 1")
-    rejected(lambda: gather(OobMode.error), "row 1")
-
-
-def _compute(*counts: int, **options: Any) -> Callable[[], Any]:
-    def body() -> None:
-        sources = [held(np.zeros((2, n)), options.get("dtype", dtypes.float32)) for n in counts]
-        target = empty((2, 3), region=options.get("region", SBUF))
-        nisa.dma_compute(target, sources, options.get("op", nl.add), options.get("scales"))
-
-    return body
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (_compute(), "0 tensors"),
-        (_compute(*[3] * 17), "17 tensors"),
-        (_compute(3, 4), "srcs[1]"),
-        (_compute(3, op=nl.multiply), "nl.add"),
-        (_compute(3, 3, scales=[1.0, 2.0]), "scales"),
-        (_compute(3, 3, scales=[1.0]), "scales"),
-        (_compute(3, region=PSUM), "SBUF and HBM"),
-        (_compute(3, dtype=dtypes.float8_e4m3fn_x4), "float8_e4m3fn_x4"),
-    ],
-)
-def test_sums_that_do_not_exist(body: Callable[[], Any], words: str) -> None:
-    rejected(body, "dma_compute", words)
-
-
-def test_sums_with_an_index_have_two_sources() -> None:
-    def body(count: int, own: bool) -> None:
-        table = held(np.zeros((4, 2)), dtypes.float32, HBM)
-        target = table.vector_select(0, _rows(1, 2))
-        others = [held(np.zeros((2, 2)), dtypes.float32) for _ in range(count)]
-        nisa.dma_compute(target, [target, *others] if own else others, nl.add)
-
-    on_core(lambda: body(1, True))
-    rejected(lambda: body(2, True), "there must be two")
-    rejected(lambda: body(2, False), "the same view")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -351,9 +352,9 @@ def test_scattered_rows_were_written_and_the_others_not() -> None:
         nisa.dma_copy(empty((1, 2)), table[row])
 
     for row in (1, 4):
-        on_core(lambda row=row: body(row))
+        on_core(partial(body, row))
     for row in (0, 2, 3, 5):
-        rejected(lambda row=row: body(row), "uninitialized")
+        rejected(partial(body, row), "uninitialized")
 
 
 def test_gathered_rows_must_have_been_written() -> None:
@@ -417,7 +418,7 @@ def test_what_was_written_again_is_read() -> None:
 
 
 def test_what_is_missing_decides_how_it_is_called() -> None:
-    """Of what is read, a part that never was written counts, not one that was lost and rewritten."""
+    """A part that never was written counts, not one that was lost and written again."""
 
     def body() -> None:
         first, second = empty((4, 8), address=(0, 0)), empty((4, 2), address=(0, 0))

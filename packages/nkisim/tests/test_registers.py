@@ -153,9 +153,9 @@ def test_what_cannot_be_loaded_or_stored() -> None:
     with pytest.raises(TypeError, match="dst is 3"):
         on_core(lambda: nisa.register_move(3, 4))
     with pytest.raises(TypeError, match="src is 3"):
-        on_core(lambda: nisa.register_store(empty((1, 1)), 3))
+        on_core(lambda: nisa.register_store(empty((1, 1)), 3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="src is 3"):
-        on_core(lambda: nisa.register_load(nisa.register_alloc(), 3))
+        on_core(lambda: nisa.register_load(nisa.register_alloc(), 3))  # type: ignore[arg-type]
 
 
 def test_the_variable_of_a_loop_is_not_written() -> None:

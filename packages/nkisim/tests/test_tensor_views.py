@@ -258,7 +258,8 @@ def _reshape(draw: Draw, pair: Pair) -> Pair:
 
 
 OPERATIONS = (
-    _index, _slice, _select, _permute, _expand, _squeeze, _broadcast, _reshape_dim, _flatten, _reshape,
+    _index, _slice, _select, _permute, _expand, _squeeze, _broadcast, _reshape_dim, _flatten,
+    _reshape,
 )  # fmt: skip
 
 
@@ -435,7 +436,7 @@ def test_a_tensor_is_true_equal_to_itself_and_not_none() -> None:
     def body() -> None:
         tile, other = counting((4, 6), SBUF), counting((4, 6), SBUF)
         assert (tile != None) is True and (tile == None) is False  # noqa: E711
-        assert (tile == tile) is True and (tile == other) is False  # noqa: PLR0124
+        assert (tile == tile) is True and (tile == other) is False
         assert tile and (tile or None) is tile and tile in [other, tile]
 
     on_core(body)

@@ -16,13 +16,16 @@ _GRANULE = 4096
 class AddressMap:
     """The addressed tensors of one memory that hold something written, by where they lie."""
 
-    __slots__ = ("_granules",)
+    __slots__ = ("_granules", "entered")
 
     def __init__(self) -> None:
         self._granules: dict[int, dict[int, weakref.ref[Storage]]] = {}
+        # how often something entered: whoever was alone is so until this changes
+        self.entered = 0
 
     def enter(self, storage: Storage) -> None:
         """Something was written through `storage`."""
+        self.entered += 1
         reference = weakref.ref(storage)
         key = storage.place.serial
         for granule in _granules(storage):

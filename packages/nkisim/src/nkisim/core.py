@@ -290,10 +290,12 @@ class Core:
         index = self.progress
         self.progress = index + 1
         code, line = kernel_position(sys._getframe(2))
-        read = [tensor.access() for tensor in reads]
-        written = [tensor.access() for tensor in writes]
+        read = []
+        written = []
         followed = []
-        for tensor, access in zip(reads, read, strict=True):
+        for tensor in reads:
+            access = tensor.access()
+            read.append(access)
             place = access.place
             if place.core is not None:
                 if place.first < 0:
@@ -304,7 +306,9 @@ class Core:
             storage = tensor.storage
             if not storage.coverage.full and not storage.was_written(access):
                 self._report_unwritten(op, tensor, access)
-        for tensor, access in zip(writes, written, strict=True):
+        for tensor in writes:
+            access = tensor.access()
+            written.append(access)
             place = access.place
             if place.core is not None:
                 if place.first < 0:
@@ -326,10 +330,13 @@ class Core:
             self.reorder_scope,
             details,
         )
-        for tensor, access in zip(writes, written, strict=True):
-            touched = tensor.touched() if access.dynamic else None
-            for part in (access,) if touched is None else touched:
-                tensor.storage.mark_written(part, instruction)
+        for tensor in writes:
+            storage = tensor.storage
+            if storage.coverage.full and storage.neighbours is None:
+                continue
+            touched = None if tensor.dynamic is None else tensor.touched()
+            for part in (tensor.access(),) if touched is None else touched:
+                storage.mark_written(part, instruction)
         if self.run.watches and not collective:
             seen = as_touched(instruction, writes, reads) if followed else instruction
             self.run.hazards.look(self, seen)

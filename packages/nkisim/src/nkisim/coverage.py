@@ -81,9 +81,11 @@ class Coverage:
             if len(bands) != 1:
                 return
             p0, p1, mask = bands[0]
-        if p0 == 0 and p1 == self.rows and mask == interval(0, self.width):
-            self.full = True
-            bands.clear()
+        width = self.width
+        if p0 == 0 and p1 == self.rows and mask.bit_length() == width:
+            if mask == (1 << width) - 1:
+                self.full = True
+                bands.clear()
 
     def remove_bytes(self, p0: int, p1: int, mask: int) -> None:
         """Take out the bytes `mask` of rows `p0:p1`."""
@@ -105,6 +107,8 @@ class Coverage:
         """Whether any of the bytes `mask` of rows `p0:p1` is in the set."""
         if self.full:
             return True
+        if not self._bands:
+            return False
         return any(mask & have for _, _, have in self.within(p0, p1))
 
     def missing(self, p0: int, p1: int, mask: int) -> list[Band]:

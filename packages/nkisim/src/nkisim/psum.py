@@ -95,6 +95,10 @@ class Plan(NamedTuple):
     reads: bool
 
 
+_OVERWRITES = Plan(False, False)
+_ADDS = Plan(True, True)
+
+
 class _Chain:
     """Products into the same elements, not yet computed."""
 
@@ -137,11 +141,13 @@ class Accumulation:
     accumulates; a freshly allocated tensor overwrites.
     """
 
-    __slots__ = ("_chains", "_core", "_written")
+    __slots__ = ("_chains", "_core", "_last", "_written")
 
     def __init__(self, core: Core, partitions: int, width: int) -> None:
         self._core = core
         self._written = Coverage(partitions, width)
+        # the window of the last matmul: a chain asks about the same one again and again
+        self._last: tuple[int, int, int, int] | None = None
         self._chains: dict[View, _Chain] = {}
 
     def flush(self, storage: Storage) -> None:
@@ -171,6 +177,12 @@ class Accumulation:
         Call it once for each instruction: it also notes that `dst` has been written.
         """
         access = dst.access()
+        window = None
+        if not access.steps and not access.dynamic:
+            window = (access.p0, access.p1, access.lo, access.hi)
+            if window == self._last:
+                return _OVERWRITES if accumulate is False else _ADDS
+        self._last = window
         written = self._written
         if access.dynamic:
             boxes = [(0, written.rows, 0, written.width)]
@@ -186,11 +198,11 @@ class Accumulation:
     ) -> Plan:
         written = self._written
         if accumulate is False:
-            return Plan(False, False)
+            return _OVERWRITES
         if accumulate is None and not any(written.touches(*box) for box in boxes):
-            return Plan(False, False)
+            return _OVERWRITES
         if all(written.covers(*box) for box in boxes):
-            return Plan(True, True)
+            return _ADDS
         if accumulate is None:
             return Plan(written.bits().copy(), False)
         return Plan(True, self._report_no_matmul(op, dst))

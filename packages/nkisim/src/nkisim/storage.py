@@ -38,7 +38,7 @@ class Storage:
     """
 
     __slots__ = (
-        "__weakref__", "accumulation", "base", "clobbered_by", "coverage", "data", "lost",
+        "__weakref__", "_alone", "accumulation", "base", "clobbered_by", "coverage", "data", "lost",
         "neighbours", "pitch", "place",
     )  # fmt: skip
 
@@ -48,6 +48,8 @@ class Storage:
         self.base = base
         self.pitch = pitch
         self.coverage: Coverage = _coverage(place)
+        # `entered` of the neighbours when none of them had contents at these addresses
+        self._alone = -1
         self.neighbours: AddressMap | None = None
         self.lost: Coverage | None = None
         self.clobbered_by: Instruction | None = None
@@ -83,8 +85,9 @@ class Storage:
             # which bytes is known only on the device: none of them can be called unwritten
             coverage.add(0, coverage.rows, 0, coverage.width)
         elif self.pitch and not access.steps:
-            base = self.place.base_partition
-            coverage.add(access.p0 - base, access.p1 - base, access.lo, access.hi)
+            base, lo = self.place.base_partition, access.lo
+            mask = ((1 << (access.hi - lo)) - 1) << lo
+            coverage.add_bytes(access.p0 - base, access.p1 - base, mask)
         else:
             for band in self.bands(access):
                 coverage.add_bytes(*band)
@@ -95,8 +98,9 @@ class Storage:
         if coverage.full or access.dynamic:
             return True
         if self.pitch and not access.steps:
-            base = self.place.base_partition
-            return coverage.covers(access.p0 - base, access.p1 - base, access.lo, access.hi)
+            base, lo = self.place.base_partition, access.lo
+            mask = ((1 << (access.hi - lo)) - 1) << lo
+            return coverage.covers_bytes(access.p0 - base, access.p1 - base, mask)
         return all(coverage.covers_bytes(*band) for band in self.bands(access))
 
     def breach(self, access: Access) -> str:
@@ -126,9 +130,12 @@ class Storage:
         """`access` is written: the other tensors at its addresses lose what they had there."""
         if self.coverage.empty:
             neighbours.enter(self)
-        if access.dynamic:
+        if access.dynamic or self._alone == neighbours.entered:
             return
-        for other in neighbours.others(self):
+        others = neighbours.others(self)
+        if not others and self.lost is None:
+            self._alone = neighbours.entered
+        for other in others:
             for band in self.bands(access):
                 other._lose(_translated(self.place, other.place, band), by)
         if self.lost is not None:

@@ -43,9 +43,30 @@ class NkiTensor(ShapedView):
         An integer drops its dimension; on chip, one for the partitions leaves a size of 1, and two
         dimensions remain at least.
         """
-        keys = key if type(key) is tuple else (key,)
         shape = self.shape
         strides = self.strides
+        if type(key) is tuple and len(key) == 2 == len(shape) and self.dynamic is None:
+            # rows and columns of a tile: by far the most frequent
+            rows, columns = key
+            if (
+                type(rows) is slice
+                and type(columns) is slice
+                and rows.step is None
+                and columns.step is None
+            ):
+                top = 0 if rows.start is None else rows.start
+                bottom = shape[0] if rows.stop is None else rows.stop
+                left = 0 if columns.start is None else columns.start
+                right = shape[1] if columns.stop is None else columns.stop
+                if (
+                    type(top) is type(bottom) is type(left) is type(right) is int
+                    and 0 <= top < bottom <= shape[0]
+                    and 0 <= left < right <= shape[1]
+                ):
+                    at = self.offset + top * strides[0] + left * strides[1]
+                    size = (bottom - top, right - left)
+                    return NkiTensor(self.storage, self.dtype, size, strides, at)
+        keys = key if type(key) is tuple else (key,)
         offset = self.offset
         dynamic = self.dynamic
         on_chip = self.storage.pitch != 0

@@ -76,8 +76,8 @@ def cost(instruction: Instruction, machine: Machine) -> Cost:
         if engine is Engine.gpsimd:
             cycles = GPSIMD_RULES[op](instruction, machine)
         else:
-            streamed = STREAM_RULES[op](instruction, machine) + machine.access_cycles
-            cycles = max(streamed, machine.issue_cycles)
+            streamed = max(STREAM_RULES[op](instruction, machine), machine.issue_cycles)
+            cycles = streamed + machine.access_cycles
     except KeyError as missing:
         raise NkiError(
             f"no cost is known for {op} on the {engine.name} engine with details "

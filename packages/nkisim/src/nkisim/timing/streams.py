@@ -142,15 +142,16 @@ def _copy_predicated(instruction: Instruction, machine: Machine) -> float:
 
 
 def _activation(instruction: Instruction, machine: Machine) -> float:
-    """N; writing the accumulators out is an instruction of its own."""
     details = instruction.details or {}
-    n = max(elements(instruction) * wide(instruction, machine), machine.issue_cycles)
-    return n + machine.accumulator_cycles if details["reduces"] else n
+    if details["reduces"]:
+        return _activation_reduce(instruction, machine)
+    return _one_pass(instruction, machine)
 
 
 def _activation_reduce(instruction: Instruction, machine: Machine) -> float:
-    n = max(elements(instruction) * wide(instruction, machine), machine.issue_cycles)
-    return n + machine.accumulator_cycles
+    """N, and writing the accumulators out, which is an instruction of its own."""
+    n = max(_one_pass(instruction, machine), machine.issue_cycles)
+    return n + machine.access_cycles + machine.accumulator_cycles
 
 
 def _reciprocal(instruction: Instruction, machine: Machine) -> float:
