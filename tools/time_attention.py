@@ -147,7 +147,7 @@ def load(checkout: Path) -> Any:
     if not nkisim.install():
         raise SystemExit("an nki other than nkisim is installed; this program needs nkisim")
     sys.path.insert(0, str(checkout / "src"))
-    from nkilib_src.nkilib.core.attention.attention_cte import attention_cte
+    from nkilib_src.nkilib.core.attention.attention_cte import attention_cte  # pants: no-infer-dep
 
     return attention_cte
 

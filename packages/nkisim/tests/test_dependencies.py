@@ -200,14 +200,57 @@ def test_inputs_that_nobody_writes_cost_nothing() -> None:
     assert edges(maker.trace) == {}
 
 
-def test_a_block_that_is_not_reordered_starts_in_order() -> None:
+def test_a_block_that_is_not_reordered_orders_each_engine() -> None:
     maker = Maker()
-    tiles = [maker.sbuf(128, 64, address=256 * k) for k in range(8)]
+    tiles = [maker.sbuf(128, 64, address=256 * k) for k in range(12)]
     maker.copy(tiles[0], tiles[1], scope=1)
     maker.load(tiles[2], maker.hbm(128, 64))
     maker.copy(tiles[3], tiles[4], Engine.scalar, scope=1)
     maker.copy(tiles[5], tiles[6], scope=2)
-    assert edges(maker.trace) == {(0, 2): ORDER}
+    maker.copy(tiles[7], tiles[8], scope=1)
+    maker.copy(tiles[9], tiles[10], Engine.scalar, scope=1)
+    assert edges(maker.trace) == {(0, 4): ORDER, (2, 5): ORDER}
+
+
+def test_what_moves_at_run_time_may_touch_all_that_it_reaches() -> None:
+    maker = Maker()
+    # a column of a table of 64 rows of 256 bytes, and one that starts somewhere in it
+    table = maker.hbm(63 * 64 + 16)
+    still = part(table, 0, 64, ((256, 64),))
+    moving = part(table, 0, 64, ((256, 64),), dynamic=True)
+    other = part(table, 128, 64)
+    outside = [maker.hbm(64 * 16) for _ in range(6)]
+    maker.load(still, outside[0])
+    maker.load(moving, outside[1])
+    maker.load(outside[2], other)
+    maker.load(outside[3], still)
+    maker.load(outside[4], moving)
+    maker.load(other, outside[5])
+    found = edges(maker.trace)
+    # what is written somewhere may be what is read, and hides nothing that was written before
+    assert found[1, 2] == FLOW
+    assert found[0, 3] == found[1, 3] == FLOW
+    # what is read somewhere may be what is overwritten
+    assert found[4, 5] == ANTI
+    assert (3, 5) not in found
+
+
+@pytest.mark.parametrize("rows", [4, 300])
+def test_columns_of_a_large_tensor_are_independent(rows: int) -> None:
+    """Operands with gaps, in a few places or all over the memory."""
+    maker = Maker()
+    table = maker.hbm(rows, 64)
+    columns = [part(table, 16 * k, 16, ((256, rows),)) for k in range(8)]
+    for column in columns:
+        maker.load(column, maker.hbm(rows, 4))
+    for column in columns:
+        maker.load(maker.hbm(rows, 4), column)
+    maker.load(maker.hbm(64), part(table, 256 * (rows - 1), 256))
+    maker.load(table, maker.hbm(rows, 64))
+    found = edges(maker.trace)
+    assert {(k, 8 + k) for k in range(8)} == {(i, j) for i, j in found if 8 <= j < 16}
+    assert {i for i, j in found if j == 16} == set(range(8))
+    assert {i for i, j in found if j == 17} >= set(range(8, 17))
 
 
 def test_meetings_start_in_order() -> None:

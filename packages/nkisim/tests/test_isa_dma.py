@@ -415,8 +415,8 @@ def test_a_row_skipped_on_either_side_is_not_moved() -> None:
         target = held(np.zeros((4, 2)), dtypes.float32, HBM)
         source = held(np.arange(1, 9).reshape(4, 2), dtypes.float32, HBM)
         nisa.dma_copy(
-            target.vector_select(0, row_index(0, 9, 2)), source.vector_select(0, row_index(3, 0, -1)),
-            oob_mode=SKIP,
+            target.vector_select(0, row_index(0, 9, 2)),
+            source.vector_select(0, row_index(3, 0, -1)), oob_mode=SKIP,
         )  # fmt: skip
         return target.array().copy()
 

@@ -266,13 +266,13 @@ def good_print(x: nl.NkiTensor):
 
 
 def bad_neuronxcc(x):
-    import neuronxcc.nki.typing as nt  # here
+    import neuronxcc.nki.typing as nt  # here  # pants: no-infer-dep
 
     assert isinstance(x, nt.tensor)  # here
 
 
 def good_neuronxcc(x):
-    import nki.typing as nt
+    import nki.typing as nt  # pants: no-infer-dep
 
     assert isinstance(x, nt.tensor)
 

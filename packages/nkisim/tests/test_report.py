@@ -1,6 +1,7 @@
 """Reports: numbers that can be counted by hand, and files that their readers understand."""
 
 import json
+import pickle
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -61,13 +62,29 @@ def test_work_and_traffic_are_counted() -> None:
 def test_shares_are_of_the_total_time() -> None:
     made = chain(4)
     found = made.json()
-    total_ns = found["total_us"] * 1000
+    total_ns = found["kernel_us"] * 1000
     assert found["busy.tensor"] == pytest.approx(4 * 512 / 2.4 / total_ns)
-    assert found["busy.vector"] == pytest.approx(4 * 512 / 0.96 / total_ns)
+    # 60 cycles of each copy are its access
+    assert found["busy.vector"] == pytest.approx(4 * (60 + 512) / 0.96 / total_ns)
     assert found["busy.scalar"] == 0
     assert found["mfu"] == pytest.approx(found["busy.tensor"])
-    assert sum(made.critical_us.values()) == pytest.approx(found["total_us"])
+    assert sum(made.critical_us.values()) == pytest.approx(found["kernel_us"])
     assert list(made.critical_us.values()) == sorted(made.critical_us.values(), reverse=True)
+
+
+def test_a_caller_waits_for_the_launch_too() -> None:
+    made = chain(4)
+    found = made.json()
+    assert found["launch_us"] == made.schedule.machine.launch_ns / 1000 > 0
+    assert found["total_us"] == found["kernel_us"] + found["launch_us"] == made.total_us
+    assert found["kernel_us"] == made.schedule.total_ns / 1000
+
+
+def test_a_report_can_be_sent_and_says_little_of_itself() -> None:
+    made = chain(50)
+    assert pickle.loads(pickle.dumps(made)).json() == made.json()
+    assert repr(made) == f"<Report: {made.total_us:.1f} us on Trainium2, 1 core>"
+    assert repr(exchange()).endswith("on Trainium2, 2 cores>")
 
 
 def test_mfu_is_against_the_peak_of_the_type() -> None:
@@ -112,7 +129,8 @@ def test_json_is_json_and_names_every_core() -> None:
 
 def test_an_empty_trace_has_a_report(tmp_path: Path) -> None:
     made = report.make(trace(Maker(), target=NcVersion.gen4))
-    assert made.total_us == made.mfu == 0
+    assert made.kernel_us == made.mfu == 0
+    assert made.total_us == made.launch_us
     assert "Trainium3" in made.table()
     made.perfetto(tmp_path / "empty.json")
     assert json.loads((tmp_path / "empty.json").read_text())["traceEvents"]
@@ -121,7 +139,8 @@ def test_an_empty_trace_has_a_report(tmp_path: Path) -> None:
 def test_table_says_what_matters() -> None:
     made = chain(3)
     text = made.table()
-    assert f"{made.total_us:.3f} us on Trainium2" in text
+    assert f"{made.kernel_us:.3f} us on Trainium2" in text
+    assert f"{made.total_us:.3f} us with its launch" in text
     assert "MFU" in text
     vector = next(line for line in text.splitlines() if line.strip().startswith("vector"))
     assert f"{100 * made.cores[0].busy['vector']:.1f} %" in vector

@@ -226,6 +226,20 @@ def test_a_barrier_on_a_buffer_in_flight_is_no_write():
     np.testing.assert_array_equal(found[0], xs[3])
 
 
+def test_a_barrier_on_the_destination_waits_for_the_permute():
+    def kernel(x):
+        src = staged(x, "src")
+        dst = nl.ndarray(x.shape, x.dtype, nl.shared_hbm, name="dst")
+        ncc.collective_permute_implicit([[src]], [[dst]], ())
+        nisa.core_barrier(dst, (0, 1))
+        share(src, x)
+        return handed_over(dst, "out")
+
+    xs = blocks(4)
+    found = quiet(World(4, 2), kernel, [(x,) for x in xs])
+    np.testing.assert_array_equal(found[0], xs[3])
+
+
 def test_in_sbuf_too():
     def kernel(x):
         src, dst = (nl.ndarray(x.shape, x.dtype, nl.sbuf) for _ in range(2))

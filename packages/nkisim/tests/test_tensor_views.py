@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from isa_tiles import empty, on_core, rejected
 
+import nkisim
+import nkisim.isa as nisa
 import nkisim.language as nl
 from nkisim import dtypes
 from nkisim.dtypes import DType
@@ -636,3 +638,21 @@ def test_a_view_of_the_same_size_keeps_everything() -> None:
         return [view.shape, view.strides, view.dtype]
 
     assert on_core(body) == [(4, 3), (6, 2), dtypes.float8_e5m2]
+
+
+# Arguments and results
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_arguments_and_results_are_reshaped(lnc: int) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray(list(x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+        if nl.program_id(0) == 0:
+            nisa.dma_copy(out.reshape((6, 4)), x.reshape([3, 8]))
+        return out.reshape((4, 6)), out.reshape_dim(0, [2, 1])[1]
+
+    whole, part = nkisim.simulate(kernel)[lnc](values)
+    np.testing.assert_array_equal(whole, values.reshape(4, 6))
+    np.testing.assert_array_equal(part, values[1:])

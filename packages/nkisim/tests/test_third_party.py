@@ -266,8 +266,8 @@ def test_rmsnorm_quant(library: Library, norm: str, lower_bound: float, lnc: int
 
 def _mx_kernel(library: Library) -> Any:
     """A kernel around the sub-kernel, which leaves its results in SBUF."""
-    import nki.isa as nisa
-    import nki.language as nl
+    import nki.isa as nisa  # pants: no-infer-dep
+    import nki.language as nl  # pants: no-infer-dep
 
     quantize = library.core("subkernels.rmsnorm_mx_quantize_tkg").rmsnorm_mx_quantize_tkg
 
@@ -346,7 +346,7 @@ def test_rotational_topk(library: Library, rows: int, vocabulary: int, k: int, l
 
 
 def _nl() -> Any:
-    import nki.language as nl
+    import nki.language as nl  # pants: no-infer-dep
 
     return nl
 
@@ -392,7 +392,7 @@ def test_tiled_sbuf_allgather(library: Library, rows: int, lnc: int) -> None:
 
 
 def _replica_group(ranks: int) -> Any:
-    from nki.collectives import ReplicaGroup
+    from nki.collectives import ReplicaGroup  # pants: no-infer-dep
 
     return ReplicaGroup([list(range(ranks))])
 

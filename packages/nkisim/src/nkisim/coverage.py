@@ -81,10 +81,10 @@ class Coverage:
             if len(bands) != 1:
                 return
             p0, p1, mask = bands[0]
-        width = self.width
-        if p0 == 0 and p1 == self.rows and mask.bit_length() == width:
-            if mask == (1 << width) - 1:
-                self.full = True
+        # the length is known at once, and tells most of them apart
+        if p0 == 0 and p1 == self.rows and mask.bit_length() == self.width:
+            self.full = mask == (1 << self.width) - 1
+            if self.full:
                 bands.clear()
 
     def remove_bytes(self, p0: int, p1: int, mask: int) -> None:

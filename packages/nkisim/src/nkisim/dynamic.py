@@ -49,8 +49,7 @@ def scalar_value(index: MemoryView | VirtualRegister, argument: str) -> int:
     """The integer in a register or in a tensor of one element.
 
     Raises:
-        NkiValidationError: it has none, since the run computes no values or nothing wrote it, or it
-            is no integer.
+        NkiValidationError: it has none, since the run computes no values or nothing wrote it.
     """
     if isinstance(index, VirtualRegister):
         value = index.value
@@ -59,13 +58,26 @@ def scalar_value(index: MemoryView | VirtualRegister, argument: str) -> int:
                 f"{argument}: the register holds no value; a run without numerics knows only "
                 "values that come from Python numbers or directly from input arrays"
             )
-        if value != int(value):
-            raise NkiValidationError(f"{argument}: the register holds {value}, which is no integer")
         return int(value)
     found = known_value(index)
     if found is None:
         raise NkiValidationError(f"{argument}: {index!r} has no values in a run without numerics")
     return found
+
+
+def index_value(view: MemoryView) -> tuple[int, bool]:
+    """The index of a `scalar` view, and whether it is in range.
+
+    Raises:
+        NkiValidationError: it is not known, or no integer.
+    """
+    dynamic = view.dynamic
+    assert dynamic is not None and dynamic.kind == "scalar"
+    argument = f"the index of {view!r}"
+    value = scalar_value(dynamic.index, argument)
+    if isinstance(dynamic.index, VirtualRegister) and dynamic.index.value != value:
+        raise NkiValidationError(f"{argument} is {dynamic.index.value}, which is no integer")
+    return value, 0 <= value < dynamic.limit
 
 
 def resolved_offset(view: MemoryView) -> int:
@@ -75,9 +87,9 @@ def resolved_offset(view: MemoryView) -> int:
         NkiValidationError: the index is out of range, or the view leaves its tensor.
     """
     dynamic = view.dynamic
-    assert dynamic is not None and dynamic.kind == "scalar"
-    value = scalar_value(dynamic.index, f"the index of {view!r}")
-    if not 0 <= value < dynamic.limit:
+    assert dynamic is not None
+    value, in_range = index_value(view)
+    if not in_range:
         raise NkiValidationError(
             f"the dynamic index of {view!r} is {value}; it must be in 0..{dynamic.limit - 1}"
         )

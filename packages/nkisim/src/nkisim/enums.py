@@ -96,7 +96,8 @@ class MemoryRegion(enum.Enum):
     __hash__ = object.__hash__
 
 
-# NKI names these classes in lower case, and kernels print their members
+# NKI names these classes in lower case, and kernels print their members; `pickle` finds a class by
+# its `__qualname__`, which stays
 for _class, _name in (
     (Engine, "engine"),
     (ReduceCmd, "reduce_cmd"),
@@ -106,7 +107,7 @@ for _class, _name in (
     (NcVersion, "nc_version"),
     (DmaEngine, "dma_engine"),
 ):
-    _class.__name__ = _class.__qualname__ = _name
+    _class.__name__ = _name
 
 
 E = TypeVar("E", bound=enum.Enum)

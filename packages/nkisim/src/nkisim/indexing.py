@@ -30,6 +30,11 @@ def static_slice(view: MemoryView, dim: int, key: slice) -> tuple[int, int, int]
         TypeError: its parts are no integers.
     """
     size = view.shape[dim]
+    start, stop = key.start, key.stop
+    if key.step is None and start is None and stop is None:
+        return 0, size, 1
+    if key.step is None and type(start) is int and type(stop) is int and 0 <= start < stop <= size:
+        return start, stop - start, 1
     step = 1 if key.step is None else _part(view, dim, key.step)
     start = 0 if key.start is None else _part(view, dim, key.start)
     stop = size if key.stop is None else _part(view, dim, key.stop)
@@ -63,6 +68,8 @@ def static_index(view: MemoryView, dim: int, key: Any) -> int:
         TypeError: it is no integer.
     """
     size = view.shape[dim]
+    if type(key) is int and 0 <= key < size:
+        return key
     if isinstance(key, bool):
         raise TypeError(f"index {key} of dimension {dim} of {view!r}; booleans are no indices")
     if key is None:

@@ -80,8 +80,9 @@ class ShapedView(MemoryView):
         if not -rank - 1 <= at <= rank:
             raise IndexError(f"dim is {dim}; it must be in {-rank - 1}..{rank} for {self!r}")
         at %= rank + 1
-        if at < rank:
-            self._dim(at)
+        if at == 0 and self._first_stays():
+            raise NkiValidationError(f"dim is {dim}; {self!r} cannot get a dimension there")
+        self._dim(0, first=True)
         stride = self.strides[at] * self.shape[at] if at < rank else 1
         shape = (*self.shape[:at], 1, *self.shape[at:])
         return self._shown(shape, (*self.strides[:at], stride, *self.strides[at:]))

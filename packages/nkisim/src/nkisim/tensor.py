@@ -17,6 +17,7 @@ from nkisim.shaped_view import ShapedView
 __all__ = ["DynamicSlice", "NkiTensor"]
 
 _FULL = slice(None)
+_DYNAMIC = (DynamicSlice, VirtualRegister, MemoryView)
 
 
 class NkiTensor(ShapedView):
@@ -43,9 +44,10 @@ class NkiTensor(ShapedView):
         An integer drops its dimension; on chip, one for the partitions leaves a size of 1, and two
         dimensions remain at least.
         """
+        if type(key) is not tuple:
+            return self._indexed((key,))
         shape = self.shape
-        strides = self.strides
-        if type(key) is tuple and len(key) == 2 == len(shape) and self.dynamic is None:
+        if len(key) == 2 == len(shape) and self.dynamic is None:
             # rows and columns of a tile: by far the most frequent
             rows, columns = key
             if (
@@ -63,15 +65,19 @@ class NkiTensor(ShapedView):
                     and 0 <= top < bottom <= shape[0]
                     and 0 <= left < right <= shape[1]
                 ):
+                    strides = self.strides
                     at = self.offset + top * strides[0] + left * strides[1]
-                    size = (bottom - top, right - left)
-                    return NkiTensor(self.storage, self.dtype, size, strides, at)
-        keys = key if type(key) is tuple else (key,)
+                    part = (bottom - top, right - left)
+                    return NkiTensor(self.storage, self.dtype, part, strides, at)
+        return self._indexed(key)
+
+    def _indexed(self, keys: tuple[Any, ...]) -> NkiTensor:
+        rank = len(self.shape)
         offset = self.offset
         dynamic = self.dynamic
         on_chip = self.storage.pitch != 0
-        new_shape: list[int] = []
-        new_strides: list[int] = []
+        shape: list[int] = []
+        strides: list[int] = []
         dim = 0
         filled = False
         for k in keys:
@@ -79,60 +85,37 @@ class NkiTensor(ShapedView):
                 if filled:
                     raise IndexError(f"two ... in the index of {self!r}; there may be one")
                 filled = True
-                skipped = max(dim, dim + len(shape) - len(keys) + 1)
-                new_shape += shape[dim:skipped]
-                new_strides += strides[dim:skipped]
-                dim = skipped
+                following = max(dim, dim + rank - len(keys) + 1)
+                shape += self.shape[dim:following]
+                strides += self.strides[dim:following]
+                dim = following
                 continue
-            if dim == len(shape):
-                raise IndexError(f"{len(keys)} indices for {self!r} of {dim} dimensions")
-            size = shape[dim]
-            stride = strides[dim]
+            if dim == rank:
+                raise IndexError(f"{len(keys)} indices for {self!r} of {rank} dimensions")
+            stride = self.strides[dim]
             if type(k) is slice:
-                start = 0 if k.start is None else k.start
-                stop = size if k.stop is None else k.stop
-                if (
-                    k.step is None
-                    and type(start) is int
-                    and type(stop) is int
-                    and 0 <= start < stop <= size
-                ):
-                    new_shape.append(stop - start)
-                else:
-                    start, count, step = indexing.static_slice(self, dim, k)
-                    new_shape.append(count)
-                    new_strides.append(stride * step)
-                    offset += start * stride
-                    dim += 1
-                    continue
+                start, count, step = indexing.static_slice(self, dim, k)
                 offset += start * stride
-                new_strides.append(stride)
-            elif type(k) is int and 0 <= k < size:
-                offset += k * stride
-                if on_chip and dim == 0:
-                    new_shape.append(1)
-                    new_strides.append(stride)
-            elif isinstance(k, DynamicSlice):
-                dynamic = self._dynamic_index(k.start, dim, k.size, dynamic)
-                new_shape.append(k.size)
-                new_strides.append(stride)
-            elif isinstance(k, (VirtualRegister, MemoryView)):
-                dynamic = self._dynamic_index(k, dim, 1, dynamic)
-            else:
+                shape.append(count)
+                strides.append(stride * step)
+            elif type(k) is int or not isinstance(k, _DYNAMIC):
                 offset += indexing.static_index(self, dim, k) * stride
                 if on_chip and dim == 0:
-                    new_shape.append(1)
-                    new_strides.append(stride)
+                    shape.append(1)
+                    strides.append(stride)
+            elif isinstance(k, DynamicSlice):
+                dynamic = self._dynamic_index(k.start, dim, k.size, dynamic)
+                shape.append(k.size)
+                strides.append(stride)
+            else:
+                dynamic = self._dynamic_index(k, dim, 1, dynamic)
             dim += 1
-        if dim < len(shape):
-            new_shape += shape[dim:]
-            new_strides += strides[dim:]
-        while len(new_shape) < (2 if on_chip else 1):
-            new_shape.append(1)
-            new_strides.append(1)
-        view = NkiTensor(
-            self.storage, self.dtype, tuple(new_shape), tuple(new_strides), offset, dynamic
-        )
+        shape += self.shape[dim:]
+        strides += self.strides[dim:]
+        while len(shape) < (2 if on_chip else 1):
+            shape.append(1)
+            strides.append(1)
+        view = NkiTensor(self.storage, self.dtype, tuple(shape), tuple(strides), offset, dynamic)
         if self.dynamic is not None and self.dynamic.kind != "scalar":
             self._check_indirect(view)
         return view

@@ -15,6 +15,28 @@ from nkisim.dtypes import DType
 from nkisim.enums import Engine, MemoryRegion, NcVersion
 
 
+@dataclass(frozen=True)
+class Source:
+    """What is left of a code object in a trace that was pickled."""
+
+    co_filename: str
+    co_name: str
+
+
+def _state(kept: Place | Instruction) -> dict[str, Any]:
+    """The attributes of `kept` for `pickle`, which cannot take a code object."""
+    state = {name: getattr(kept, name) for name in kept.__slots__}
+    code = kept.code
+    if code is not None:
+        state["code"] = Source(code.co_filename, code.co_name)
+    return state
+
+
+def _restore(kept: Place | Instruction, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+        setattr(kept, name, value)
+
+
 class Place:
     """Where one allocated tensor lives, and when it is used; what is left of it in a trace.
 
@@ -60,7 +82,7 @@ class Place:
         self.base_partition = 0
         self.address: int | None = None
         self.addressed = False
-        self.code: CodeType | None = None
+        self.code: CodeType | Source | None = None
         self.line = 0
         self.first = -1
         self.last = -1
@@ -73,6 +95,9 @@ class Place:
     def location(self) -> str:
         """`file:line` of the allocation in the kernel."""
         return f"{self.code.co_filename}:{self.line}" if self.code is not None else "argument"
+
+    __getstate__ = _state
+    __setstate__ = _restore
 
     def __repr__(self) -> str:
         return f"{self.region.value} tensor {self.name!r} {list(self.shape)} {self.dtype}"
@@ -182,7 +207,7 @@ class Instruction:
         self.writes = writes
         self.reads = reads
         self.name = name
-        self.code = code
+        self.code: CodeType | Source | None = code
         self.line = line
         self.reorder_scope = reorder_scope
         self.details = details
@@ -201,6 +226,16 @@ class Instruction:
     def location(self) -> str:
         """`file:line` of the call in the kernel."""
         return f"{self.code.co_filename}:{self.line}" if self.code is not None else "unknown"
+
+    def __copy__(self) -> Instruction:
+        """The same instruction again, code object included."""
+        made = Instruction.__new__(Instruction)
+        for name in self.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    __getstate__ = _state
+    __setstate__ = _restore
 
     def __repr__(self) -> str:
         return f"<{self.op} #{self.index} on {self.engine.name} at {self.location}>"

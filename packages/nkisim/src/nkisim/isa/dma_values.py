@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nkisim.dynamic import elements_of, out_of_range, scalar_value
+from nkisim.dynamic import elements_of, index_value, out_of_range
 from nkisim.enums import OobMode
 from nkisim.tensor import NkiTensor
 
@@ -29,7 +29,7 @@ def load(tensor: NkiTensor, mode: OobMode) -> tuple[Array, Mask | None]:
     if mode is OobMode.error or dynamic.kind == "gather":
         return tensor.values(), None
     if dynamic.kind == "scalar":
-        if _in_range(tensor):
+        if index_value(tensor)[1]:
             return tensor.values(), None
         return np.zeros(tensor.shape, tensor.dtype.numpy), np.zeros(tensor.shape, np.bool_)
     elements, valid = elements_of(tensor)
@@ -51,7 +51,7 @@ def store(tensor: NkiTensor, values: Array, there: Mask | None, mode: OobMode) -
         tensor.flat()[elements[place]] = values.reshape(elements.shape)[place]
         return
     if dynamic is not None:
-        if mode is OobMode.skip and not _in_range(tensor):
+        if mode is OobMode.skip and not index_value(tensor)[1]:
             return
         tensor = tensor.resolved()
     target = tensor.array()
@@ -76,9 +76,3 @@ def destinations(
     if there is not None:
         place &= there.reshape(elements.shape)
     return elements, place
-
-
-def _in_range(tensor: NkiTensor) -> bool:
-    dynamic = tensor.dynamic
-    assert dynamic is not None
-    return 0 <= scalar_value(dynamic.index, f"the index of {tensor!r}") < dynamic.limit

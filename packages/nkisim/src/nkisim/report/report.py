@@ -99,7 +99,8 @@ class Report:
 
     def __repr__(self) -> str:
         machine = self.schedule.machine
-        return f"<Report: {self.total_us:.1f} us on {machine.chip}, {len(self.cores)} cores>"
+        cores = f"{len(self.cores)} core{'s' if len(self.cores) != 1 else ''}"
+        return f"<Report: {self.total_us:.1f} us on {machine.chip}, {cores}>"
 
     def table(self) -> str:
         """A text of a page for people."""

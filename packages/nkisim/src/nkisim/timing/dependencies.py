@@ -7,6 +7,7 @@ compared tensor by tensor. Cores wait for each other in meetings only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,14 @@ from nkisim.trace import Access, CoreTrace, Instruction, Place
 # (write after read or write), and on the order of starting.
 FLOW, ANTI, ORDER = 0, 1, 2
 
-# Memory is tracked in buckets of so many bytes, so that only neighbours are looked at. They do not
-# change the result.
-_SBUF_SHIFT = 10
-_PSUM_SHIFT = 9
+# Memory is tracked in buckets of so many bytes, so that only neighbours are looked at; what has gaps
+# and lies in more than `_SPREAD` of them is kept in a bucket that everybody looks at. None of this
+# changes the result.
+_SBUF_SHIFT = 11
+_PSUM_SHIFT = 11
 _HBM_BUCKETS = 64
+_SPREAD = 8
+_EVERYWHERE = -1
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,8 @@ def _written_hbm(instructions: list[Instruction]) -> set[Place]:
 _Write = tuple[int, int, int, int, bool, Access, int]
 # the same with all instructions that have read exactly these bytes
 _Read = tuple[int, int, int, int, bool, Access, list[int]]
-# lo, hi, p0, p1, run, steps
-_Extent = tuple[int, int, int, int, int, tuple[tuple[int, int], ...]]
+# lo, hi, p0, p1, run, steps, dynamic
+_Extent = tuple[int, int, int, int, int, tuple[tuple[int, int], ...], bool]
 
 
 class _Memory:
@@ -171,10 +175,9 @@ class _Memory:
         lo, hi, p0, p1 = base + access.lo, base + access.hi, access.p0, access.p1
         if hi <= lo:
             return
-        run, steps, shift = access.run, access.steps, self._shift
-        solid = run >= hi - lo
-        key = (lo, hi, p0, p1, run, steps)
-        for bucket in range(lo >> shift, ((hi - 1) >> shift) + 1):
+        solid = access.run >= hi - lo
+        near = range(lo >> self._shift, ((hi - 1) >> self._shift) + 1)
+        for bucket in (_EVERYWHERE, *near):
             for e_lo, e_hi, e_p0, e_p1, e_solid, other, writer in self._writes.get(bucket, ()):
                 if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
                     continue
@@ -183,12 +186,14 @@ class _Memory:
                 if (solid and e_solid) or overlap(access, other):
                     found[writer] = FLOW
                     self._reader[writer] = index
+        key = (lo, hi, p0, p1, access.run, access.steps, access.dynamic)
+        for bucket in self._home(near, solid):
             reads = self._reads.setdefault(bucket, {})
             known = reads.get(key)
             if known is not None:
                 known[6].append(index)
                 continue
-            low, high = _cut(lo, hi, bucket, shift) if solid else (lo, hi)
+            low, high = _cut(lo, hi, bucket, self._shift) if solid else (lo, hi)
             reads[key] = (low, high, p0, p1, solid, access, [index])
 
     def write(self, access: Access, index: int, found: dict[int, int]) -> None:
@@ -196,22 +201,31 @@ class _Memory:
         lo, hi, p0, p1 = base + access.lo, base + access.hi, access.p0, access.p1
         if hi <= lo:
             return
-        shift = self._shift
         solid = access.run >= hi - lo
-        for bucket in range(lo >> shift, ((hi - 1) >> shift) + 1):
-            low, high = _cut(lo, hi, bucket, shift) if solid else (lo, hi)
-            entry = (low, high, p0, p1, solid, access, index)
+        near = range(lo >> self._shift, ((hi - 1) >> self._shift) + 1)
+        whole = (lo, hi, p0, p1, solid, access, index)
+        for bucket in (_EVERYWHERE, *near):
+            entry = whole
+            if solid and bucket != _EVERYWHERE:
+                low, high = _cut(lo, hi, bucket, self._shift)
+                entry = (low, high, p0, p1, solid, access, index)
             reads = self._reads.get(bucket)
             if reads:
                 self._reads[bucket] = _forget_reads(entry, reads, found)
             writes = self._writes.get(bucket)
             if writes:
                 self._writes[bucket] = self._after(entry, writes, found)
-            else:
-                self._writes[bucket] = [entry]
+        for bucket in self._home(near, solid):
+            low, high = _cut(lo, hi, bucket, self._shift) if solid else (lo, hi)
+            entry = (low, high, p0, p1, solid, access, index)
+            self._writes.setdefault(bucket, []).append(entry)
+
+    def _home(self, near: range, solid: bool) -> Sequence[int]:
+        """The buckets that an operand is remembered in; `near` are those that it lies in."""
+        return near if solid or len(near) <= _SPREAD else (_EVERYWHERE,)
 
     def _after(self, entry: _Write, writes: list[_Write], found: dict[int, int]) -> list[_Write]:
-        """The writes to remember after one more."""
+        """What is left of `writes` to remember after one more."""
         lo, hi, p0, p1, solid, access, _ = entry
         reader = self._reader
         kept = []
@@ -227,7 +241,6 @@ class _Memory:
                 found.setdefault(writer, ANTI)
             for low, high, q0, q1 in _left(entry, old):
                 kept.append((low, high, q0, q1, e_solid, other, writer))
-        kept.append(entry)
         return kept
 
 
@@ -256,7 +269,7 @@ def _forget_reads(
                 kept[key] = old
                 continue
             # what is left is no longer what `key` stands for
-            rest = (low, high, q0, q1, high - low, ())
+            rest = (low, high, q0, q1, high - low, (), False)
             if rest in kept:
                 kept[rest][6].extend(readers)
             else:
@@ -271,7 +284,8 @@ def _left(entry: _Write, old: _Write | _Read) -> list[tuple[int, int, int, int]]
     inside = p0 <= e_p0 and e_p1 <= p1
     if not solid:
         same = access.run == other.run and access.steps == other.steps
-        covered = inside and same and lo == e_lo and hi == e_hi
+        still = not access.dynamic and not other.dynamic
+        covered = inside and same and still and lo == e_lo and hi == e_hi
         return [] if covered else [(e_lo, e_hi, e_p0, e_p1)]
     if inside and lo <= e_lo and e_hi <= hi:
         return []
