@@ -76,7 +76,7 @@ class Communicator:
         ValueError: `cores` is no positive multiple of `lnc`, or `stall_seconds` is not positive.
     """
 
-    def __init__(self, cores: int, lnc: int, stall_seconds: float = 8.0) -> None:
+    def __init__(self, cores: int, lnc: int, stall_seconds: float = 6.0) -> None:
         if lnc < 1 or cores < 1 or cores % lnc:
             raise ValueError(f"cores is {cores}; it must be a positive multiple of lnc, {lnc}")
         if not stall_seconds > 0:

@@ -56,11 +56,6 @@ def current_or_none() -> Core | None:
     return _current.get()
 
 
-def inside_kernel() -> bool:
-    """Whether a kernel runs in this thread."""
-    return _current.get() is not None
-
-
 def enter(core: Core) -> Any:
     """Make `core` the current one of this context; returns what `leave` takes."""
     return _current.set(core)

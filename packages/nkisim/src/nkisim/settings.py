@@ -106,7 +106,7 @@ class Settings:
     trace: bool = True
     seed: int = 0
     legacy_mx_scale: bool = False
-    stall_seconds: float = 8.0
+    stall_seconds: float = 6.0
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:

@@ -206,7 +206,6 @@ STREAM_RULES: dict[str, Rule] = {
 # moves between registers of a sequencer and memory; no cost is published beyond the issue of it
 REGISTER_OPS = frozenset(
     {
-        "register_alloc",
         "register_move",
         "register_load",
         "register_store",
