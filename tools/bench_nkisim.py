@@ -238,9 +238,14 @@ def time_triton_viz(checkout: Path, rounds: int) -> dict[str, float]:
         pairs = [pair for pair in zip(mine, theirs, strict=True) if isinstance(pair[0], np.ndarray)]
         difference = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
         if not difference <= 1e-5:
-            raise AssertionError(f"{example.name}: the results differ by {difference:g} of the largest")
+            raise AssertionError(
+                f"{example.name}: the results differ by {difference:g} of the largest"
+            )
         figures[f"triton_viz_{example.name}_ratio"] = ours / other
-        print(f"{example.name:<19} nkisim {ours * 1e3:7.1f} ms   triton-viz {other * 1e3:7.1f} ms", end="")
+        print(
+            f"{example.name:<19} nkisim {ours * 1e3:7.1f} ms   triton-viz {other * 1e3:7.1f} ms",
+            end="",
+        )
         print(f"   ratio {ours / other:.2f}   (largest difference {difference:.1e})")
     return figures
 
@@ -256,7 +261,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error(f"--rounds is {arguments.rounds}; it must be at least 1")
-    parts = arguments.only or ["matmul", "shapes", *(["triton-viz"] if arguments.triton_viz else [])]
+    parts = arguments.only or [
+        "matmul",
+        "shapes",
+        *(["triton-viz"] if arguments.triton_viz else []),
+    ]
     if "triton-viz" in parts and arguments.triton_viz is None:
         parser.error("--only triton-viz needs --triton-viz CHECKOUT")
 

@@ -427,12 +427,13 @@ def test_a_row_out_of_range_is_named(value: int) -> None:
 
 
 def test_a_row_that_leaves_the_tensor() -> None:
-    def body(last: int) -> Any:
-        index = tile([[last]], dtypes.int32)
-        return filled((3, 6), HBM).ap([[6, 1], [1, 12]], vector_offset=index).values()
+    def body(row: int, count: int) -> Any:
+        index = tile([[row]], dtypes.int32)
+        return filled((3, 6), HBM).ap([[6, 1], [1, count]], vector_offset=index).values()
 
-    on_core(lambda: body(1))
-    rejected(lambda: body(2), "reaches element 23 of 18")
+    on_core(lambda: body(1, 12))
+    rejected(lambda: body(1, 13), "reaches element 18 of 18")
+    rejected(lambda: body(2, 12), "reaches element 23 of 18")
 
 
 @pytest.mark.parametrize(

@@ -443,6 +443,17 @@ def test_reading_through_an_alias_is_doubtful() -> None:
     rejected(body, "aliased", rules=Rules(aliased="error"))
 
 
+def test_only_what_a_tensor_had_can_be_overwritten() -> None:
+    def body() -> None:
+        first, second = empty((4, 3), address=(0, 0)), empty((4, 2), address=(0, 4))
+        nisa.memset(first[:, 0:2], 1.0)
+        nisa.memset(second, 2.0)
+        # the third column was written through the second tensor alone
+        nisa.tensor_copy(empty((4, 1)), first[:, 2:3])
+
+    warned(body, "[aliased]")
+
+
 def test_an_alias_of_what_nothing_wrote_is_uninitialized() -> None:
     def body() -> None:
         first, second = empty((4, 4), address=(0, 0)), empty((4, 4), address=(0, 8))

@@ -22,7 +22,9 @@ def twice_through_hbm(x: Any, differ_in: int = -1) -> Any:
     out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm, name="out")
     tile = nl.load(x)
     if differ_in >= 0:
-        nisa.dma_copy(tile[differ_in : differ_in + 1, :], nl.full((1, 8), nl.program_id(0), x.dtype))
+        nisa.dma_copy(
+            tile[differ_in : differ_in + 1, :], nl.full((1, 8), nl.program_id(0), x.dtype)
+        )
     nisa.dma_copy(scratch, tile)
     again = nl.load(scratch)
     doubled = nl.ndarray(x.shape, x.dtype)

@@ -91,6 +91,28 @@ def named(tensor: NkiTensor, numbers: Numbers) -> set[tuple[int, int]]:
     }
 
 
+def test_what_lies_together_is_one_run_and_what_goes_on_is_one_step() -> None:
+    def body() -> list[Any]:
+        tile, rows = empty((4, 3, 4, 5)), empty((6, 3, 4), region=HBM)
+        views = [
+            tile, tile[:, :, :, 0:2], tile[:, 1:3, 0:2], tile[0:1, :, :, 0:1],
+            rows[1:3], rows[:, 0:2], rows.permute((2, 1, 0)), rows[:, :, 0:1].broadcast(2, 7),
+        ]  # fmt: skip
+        found = [view.access() for view in views]
+        return [(a.run, a.steps, a.elements, a.inner_step, a.partitions, a.bytes) for a in found]
+
+    assert on_core(body) == [
+        (240, (), 60, 4, 4, 960),
+        (8, ((20, 12),), 24, 4, 4, 384),
+        (40, ((80, 2),), 20, 4, 4, 320),
+        (4, ((20, 12),), 12, 20, 1, 48),
+        (96, (), 24, 4, 1, 96),
+        (32, ((48, 6),), 48, 4, 1, 192),
+        (4, ((4, 4), (16, 3), (48, 6)), 72, 48, 1, 288),
+        (4, ((16, 18),), 126, 0, 1, 504),
+    ]
+
+
 # One random operation each: it draws its arguments and applies them to both.
 
 Draw = Callable[[Any], Any]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from nkisim.coverage import Coverage, row_bands
 from nkisim.extents import overlap
@@ -22,7 +22,7 @@ from nkisim.hazards import Race
 from nkisim.storage import Bytes
 from nkisim.trace import Access, Instruction, Place
 
-Index = npt.NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
 
 # writers whose values are compared when they are stored
 _COMPARED = frozenset({"dma_copy", "dma_compute"})
@@ -40,7 +40,8 @@ class _Accesses:
         self._part = part
         self._parts: dict[int, list[tuple[Access, Instruction]]] = {}
         self._wide: list[tuple[Access, Instruction]] = []
-        self._known: set[tuple[object, ...]] = set()
+        # by their bytes: the first that touched exactly those
+        self._known: dict[tuple[object, ...], Instruction] = {}
         # where a wide access would continue one that is in the list, and which
         self._continued: dict[tuple[object, ...], int] = {}
 
@@ -49,7 +50,7 @@ class _Accesses:
         key = self._key(access)
         if key in self._known:
             return
-        self._known.add(key)
+        self._known[key] = instruction
         parts = self._range(access)
         if len(parts) > WIDE:
             self._add_wide(access, instruction)
@@ -71,6 +72,13 @@ class _Accesses:
             left, first = self._wide[index]
             self._wide[index] = (_joined(left, access), first)
         self._continued[(access.lo + access.run, *like)] = index
+
+    def sides(self, core: int, access: Access) -> list[_Side]:
+        """Those of core `core` that touch a byte of `access`; if one touches the same, only that."""
+        same = self._known.get(self._key(access))
+        if same is not None:
+            return [_Side(core, same, access, True)]
+        return [_Side(core, found, other, True) for other, found in self.overlapping(access)]
 
     def covers(self, access: Access) -> bool:
         """Whether every byte of `access` is in some access here."""
@@ -112,18 +120,22 @@ def _pattern(access: Access) -> tuple[object, ...]:
     return (access.lo, access.run, access.steps)
 
 
-def _common_bytes(one: Access, other: Access, data: Bytes) -> Index:
-    """The numbers of the bytes that two accesses have in common."""
+def _common(one: Access, other: Access, data: Bytes) -> Bytes:
+    """The bytes of `one` that `other` has too, as they are now."""
+    mine = _bytes_of(one, data)
     if _pattern(one) == _pattern(other):
-        return _byte_numbers(one)
-    return np.intersect1d(_byte_numbers(one), _byte_numbers(other))
+        return mine.copy()
+    marks = np.zeros(len(data), np.bool_)
+    _bytes_of(other, marks)[...] = True
+    found: Bytes = mine[_bytes_of(one, marks)]
+    return found
 
 
-def _byte_numbers(access: Access) -> Index:
-    numbers = access.lo + np.arange(access.run)
-    for step, count in access.steps:
-        numbers = (np.arange(count)[:, None] * step + numbers).reshape(-1)
-    return numbers
+def _bytes_of(access: Access, data: npt.NDArray[T]) -> npt.NDArray[T]:
+    """The bytes of an access as a view of those of its tensor."""
+    counts = [count for _, count in access.steps]
+    steps = [step for step, _ in access.steps]
+    return as_strided(data[access.lo :], (*counts, access.run), (*steps, 1))
 
 
 def _joined(left: Access, right: Access) -> Access:
@@ -239,14 +251,10 @@ class SharedWrites:
             other.access
         )
 
-    @contextmanager
     def storing(
         self, core: int, instruction: Instruction, parts: Sequence[Access], data: Bytes
-    ) -> Iterator[list[Race]]:
-        """Around a store by DMA of `core`; its races are known at the end.
-
-        Bytes that the other core has stored to since the last meeting must keep the values that
-        they have.
+    ) -> Store:
+        """A store by DMA of `core`, to be done within `with`; see `Store`.
 
         Args:
             core: within the rank
@@ -254,24 +262,9 @@ class SharedWrites:
             parts: the bytes that it writes
             data: the bytes of the tensor
         """
-        races: list[Race] = []
-        with self._values_lock:
-            with self._lock:
-                state = self._state(core, parts[0].place)
-            common = [
-                (access, _Side(other, i, a, True), _common_bytes(access, a, data))
-                for access in parts
-                for other in range(self.cores)
-                if other != core
-                for a, i in state[other].stored.overlapping(access)
-            ]
-            before = [data[where] for _, _, where in common]
-            yield races
-            for (access, side, where), old in zip(common, before, strict=True):
-                if not np.array_equal(data[where], old):
-                    races.append(_shared_race(_Side(core, instruction, access, True), side))
-            for access in parts:
-                state[core].stored.add(access, instruction)
+        with self._lock:
+            state = self._state(core, parts[0].place)
+        return Store(self._values_lock, state, core, instruction, parts, data)
 
     def _state(self, core: int, place: Place) -> list[_Since]:
         """Every core's accesses that are not in order with what `core` does to `place` now."""
@@ -309,3 +302,51 @@ def _shared_race(one: _Side, other: _Side) -> Race:
         second.instruction.location,
         not (first.access.dynamic or second.access.dynamic),
     )
+
+
+class Store:
+    """A store of one core, around which the bytes that the other core has stored to are compared.
+
+    They must keep the values that they have. One core stores at a time.
+
+    Attributes:
+        races: afterwards, where they did not
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        state: Sequence[_Since],
+        core: int,
+        instruction: Instruction,
+        parts: Sequence[Access],
+        data: Bytes,
+    ) -> None:
+        self.races: list[Race] = []
+        self._lock = lock
+        self._state = state
+        self._core = core
+        self._instruction = instruction
+        self._parts = parts
+        self._data = data
+        self._before: list[tuple[Access, _Side, Bytes]] = []
+
+    def __enter__(self) -> Store:
+        self._lock.acquire()
+        self._before = [
+            (access, side, _common(access, side.access, self._data))
+            for access in self._parts
+            for other, since in enumerate(self._state)
+            if other != self._core
+            for side in since.stored.sides(other, access)
+        ]
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        for access, side, values in self._before:
+            if not np.array_equal(_common(access, side.access, self._data), values):
+                mine = _Side(self._core, self._instruction, access, True)
+                self.races.append(_shared_race(mine, side))
+        for access in self._parts:
+            self._state[self._core].stored.add(access, self._instruction)
+        self._lock.release()

@@ -32,8 +32,8 @@ class Storage:
         data: flat bytes, or None in a run without numerics
         coverage: what was written; all of an argument
         neighbours: of a tensor that the kernel placed: the others of its memory
-        lost, clobbered_by: what was written and then overwritten through another tensor, and the
-            last instruction that did so
+        lost, clobbered_by: what was ever written and then overwritten through another tensor, and
+            the last instruction that did so; it is lost as long as `coverage` is without it
         accumulation: of PSUM only: what matmuls have written and not yet added up
     """
 
@@ -138,9 +138,6 @@ class Storage:
         for other in others:
             for band in self.bands(access):
                 other._lose(_translated(self.place, other.place, band), by)
-        if self.lost is not None:
-            for band in self.bands(access):
-                self.lost.remove_bytes(*band)
 
     def _lose(self, band: Band, by: Instruction) -> None:
         p0, p1, mask = band

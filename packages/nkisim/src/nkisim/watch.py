@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from nkisim.hazards import InFlight, Race
 from nkisim.memory_view import MemoryView
-from nkisim.shared_writes import SharedWrites
+from nkisim.shared_writes import SharedWrites, Store
 from nkisim.trace import Access, Instruction, Place
 
 if TYPE_CHECKING:
@@ -46,20 +46,15 @@ class Watch:
         self, core: Core, instruction: Instruction, dst: MemoryView
     ) -> AbstractContextManager[None]:
         """Around a store by DMA: what both cores store to the same bytes must be the same."""
-        if not self._shared or dst.storage.place.core is not None:
-            return _NOTHING
-        return self._compared(core, instruction, dst)
-
-    @contextmanager
-    def _compared(self, core: Core, instruction: Instruction, dst: MemoryView) -> Iterator[None]:
-        parts = dst.touched() if dst.dynamic is not None else [dst.access()]
         data = dst.storage.data
-        if not parts or data is None:
-            yield
-            return
-        with self._shared[core.rank].storing(core.number, instruction, parts, data) as races:
-            yield
-        _report(core, "core_race", races)
+        if not self._shared or dst.storage.place.core is not None or data is None:
+            return _NOTHING
+        parts = dst.touched() if dst.dynamic is not None else [dst.access()]
+        if not parts:
+            return _NOTHING
+        return _Reported(
+            core, self._shared[core.rank].storing(core.number, instruction, parts, data)
+        )
 
     def collective(self, core: Core, instruction: Instruction, co_issued: bool) -> None:
         """Look at a collective before it meets.
@@ -90,6 +85,21 @@ class Watch:
         _report(core, "collective_race", self._in_flight[core.id].observe(instruction))
         if self._shared:
             self._shared[core.rank].meet(core.number, (place,))
+
+
+class _Reported:
+    """A store to shared HBM whose races are reported."""
+
+    def __init__(self, core: Core, store: Store) -> None:
+        self._core = core
+        self._store = store
+
+    def __enter__(self) -> None:
+        self._store.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._store.__exit__(*error)
+        _report(self._core, "core_race", self._store.races)
 
 
 def as_touched(

@@ -56,6 +56,16 @@ class _Bar:
     critical: bool
 
 
+@dataclass(frozen=True)
+class _CloseUp:
+    """The instructions of one core in a window of time, and the labels of their rows."""
+
+    title: str
+    window: tuple[float, float]
+    bars: list[_Bar]
+    labels: list[str]
+
+
 def draw(report: Report, path: Path) -> None:
     """Draw `report` to a .png or .svg file.
 
@@ -69,9 +79,9 @@ def draw(report: Report, path: Path) -> None:
             "a plot needs matplotlib, which is not installed; install nkisim[plot]"
         ) from missing
     rows = _busy_rows(report.schedule)
-    window, bars, labels = _close_up(report.schedule)
-    colours = _op_colours(report, bars)
-    heights = [0.42 * max(len(rows), 1), 0.34 * max(len(labels), 1), 0.42]
+    shown = _close_up(report.schedule)
+    colours = _op_colours(report, shown.bars)
+    heights = [0.42 * max(len(rows), 1), 0.34 * max(len(shown.labels), 1), 0.42]
     legend = 0.24 * -(-len(colours) // _LEGEND_COLUMNS)
     height = _TOP + sum(heights) + 2 * _GAP + legend + _BOTTOM
     figure = Figure(figsize=(_WIDTH, height), facecolor="white")
@@ -81,8 +91,8 @@ def draw(report: Report, path: Path) -> None:
         axes.append(figure.add_axes((0.105, (top - part) / height, 0.84, part / height)))
         top -= part + _GAP
     _title(figure, report, height)
-    _draw_busy(axes[0], rows, report.schedule.total_ns, window)
-    _draw_close_up(axes[1], bars, labels, window, colours)
+    _draw_busy(axes[0], rows, report.schedule.total_ns, shown.window)
+    _draw_close_up(axes[1], shown, colours)
     _draw_critical(axes[2], report, colours)
     _legend(figure, colours, height)
     figure.savefig(path, dpi=150)
@@ -100,6 +110,7 @@ def _title(figure: Any, report: Report, height: float) -> None:
     rate = (read + written) / report.schedule.total_ns if report.schedule.total_ns else 0.0
     usage = max((core.usage for core in report.cores), key=lambda u: u.sbuf)
     facts = (
+        f"{time_text(1000 * report.total_us)} with its launch",
         f"MFU {100 * report.mfu:.1f} %",
         f"HBM {(read + written) / 1e6:.1f} MB at {rate:.0f} GB/s",
         f"SBUF {100 * usage.sbuf / usage.sbuf_limit:.0f} %",
@@ -121,7 +132,7 @@ def _busy_rows(schedule: Schedule) -> list[tuple[str, str, Array]]:
         mean = {e: np.mean([share[e] for share in shares], axis=0) for e in ENGINES}
         shares, names = [mean], ["mean"]
     elif len(shares) > 1:
-        names = [f"r{core.rank} c{core.core}" for core in schedule.trace.cores]
+        names = _core_names(schedule)
     else:
         names = [""] * len(shares)
     return [
@@ -130,6 +141,15 @@ def _busy_rows(schedule: Schedule) -> list[tuple[str, str, Array]]:
         for engine in ENGINES
         if share[engine].any()
     ]
+
+
+def _core_names(schedule: Schedule) -> list[str]:
+    trace = schedule.trace
+    if trace.ranks == 1:
+        return [f"core {core.core}" for core in trace.cores]
+    if trace.lnc == 1:
+        return [f"rank {core.rank}" for core in trace.cores]
+    return [f"r{core.rank} c{core.core}" for core in trace.cores]
 
 
 def _name(engine: Engine) -> str:
@@ -172,8 +192,12 @@ def _draw_busy(
 ) -> None:
     scale, unit = _unit(total)
     middle = (np.arange(_BINS) + 0.5) * total / _BINS / scale
-    for row, (_, colour, shares) in enumerate(rows):
+    core = rows[0][0].rpartition(" ")[0] if rows else ""
+    for row, (label, colour, shares) in enumerate(rows):
         base = len(rows) - 1 - row
+        if label.rpartition(" ")[0] != core:
+            core = label.rpartition(" ")[0]
+            axes.axhline(base + 0.93, color=_FAINT, lw=1.0, xmin=-0.1, clip_on=False)
         axes.axhspan(base, base + 0.86, color="#f5f7f9", lw=0)
         axes.fill_between(
             middle, base, base + 0.86 * shares, color=colour, lw=0, alpha=0.9, step="mid"
@@ -193,16 +217,16 @@ def _draw_busy(
 # Close up
 
 
-def _close_up(schedule: Schedule) -> tuple[tuple[float, float], list[_Bar], list[str]]:
-    """A window of time, the instructions in it of the core that ends last, and the rows' labels."""
+def _close_up(schedule: Schedule) -> _CloseUp:
+    """A window around the middle of the time, of the core that ends last."""
+    title = "Close up: instructions, the critical path outlined"
     if not schedule.critical:
-        return (0.0, 1.0), [], []
+        return _CloseUp(title, (0.0, 1.0), [], [])
     core = schedule.critical[-1].core
     timed, instructions = schedule.cores[core], schedule.trace.cores[core].instructions
     critical = {step.index for step in schedule.critical if step.core == core}
     order = np.argsort(timed.start, kind="stable")
     if len(order) > _CLOSE_UP:
-        # around the middle of the time
         middle = int(np.searchsorted(timed.start[order], schedule.total_ns / 2))
         first = min(max(middle - _CLOSE_UP // 2, 0), len(order) - _CLOSE_UP)
         order = order[first : first + _CLOSE_UP]
@@ -220,7 +244,9 @@ def _close_up(schedule: Schedule) -> tuple[tuple[float, float], list[_Bar], list
         for k in shown
         if k in rows
     ]  # fmt: skip
-    return window, bars, labels
+    if len(schedule.cores) > 1:
+        title = title.replace(":", f" of {_core_names(schedule)[core]}:")
+    return _CloseUp(title, window, bars, labels)
 
 
 def _rows(schedule: Schedule, core: int, shown: list[int]) -> tuple[dict[int, int], list[str]]:
@@ -250,17 +276,12 @@ def _rows(schedule: Schedule, core: int, shown: list[int]) -> tuple[dict[int, in
     return rows, labels
 
 
-def _draw_close_up(
-    axes: Any,
-    bars: list[_Bar],
-    labels: list[str],
-    window: tuple[float, float],
-    colours: dict[str, str],
-) -> None:
+def _draw_close_up(axes: Any, shown: _CloseUp, colours: dict[str, str]) -> None:
+    window, labels = shown.window, shown.labels
     scale, unit = _unit(window[1] - window[0])
     origin = window[0]
     width = (window[1] - window[0]) / scale
-    for bar in bars:
+    for bar in shown.bars:
         start = max(bar.start - origin, 0.0) / scale
         length = min(bar.end - origin, window[1] - origin) / scale - start
         base = len(labels) - 1 - bar.row
@@ -276,10 +297,8 @@ def _draw_close_up(
                 color=_text_colour(colours.get(bar.op, _OTHER_COLOUR)), zorder=4, clip_on=True,
             )  # fmt: skip
     axes.set_xlim(0, width)
-    title = "Close up: instructions, the critical path outlined"
-    _frame(
-        axes, labels, title, f"{unit} from {time_text(origin)} on" if origin else f"time ({unit})"
-    )
+    below = f"{unit} from {time_text(origin)} on" if origin else f"time ({unit})"
+    _frame(axes, labels, shown.title, below)
 
 
 # The critical path

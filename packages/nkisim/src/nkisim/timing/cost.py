@@ -57,6 +57,35 @@ class Cost(NamedTuple):
     transfer: Transfer | None = None
 
 
+class Costs:
+    """The costs on one machine; instructions that are alike share one."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[tuple[object, ...], Cost] = {}
+
+    def of(self, instruction: Instruction) -> Cost:
+        """As `cost`."""
+        kind = _kind(instruction)
+        found = self._known.get(kind)
+        if found is None:
+            found = self._known[kind] = cost(instruction, self._machine)
+        return found
+
+
+def _kind(instruction: Instruction) -> tuple[object, ...]:
+    """All of an instruction that its cost may depend on: not where in a partition its operands are."""
+    kind: list[object] = [instruction.op, instruction.engine, len(instruction.writes)]
+    for access in instruction.writes + instruction.reads:
+        kind += (
+            access.place.region, access.dtype, access.p0, access.p1, access.elements, access.run,
+            access.inner_step, access.dynamic,
+        )  # fmt: skip
+    if instruction.details is not None and instruction.meeting is None:
+        kind += instruction.details.items()
+    return tuple(kind)
+
+
 def cost(instruction: Instruction, machine: Machine) -> Cost:
     """The cost of `instruction` on `machine`.
 
@@ -106,10 +135,7 @@ def _transfer_cost(instruction: Instruction, machine: Machine) -> Cost:
 
 
 def _is_dynamic(instruction: Instruction) -> bool:
-    for access in instruction.writes:
-        if access.dynamic:
-            return True
-    return any(access.dynamic for access in instruction.reads)
+    return any(access.dynamic for access in instruction.writes + instruction.reads)
 
 
 def _ports(instruction: Instruction) -> int:

@@ -30,7 +30,7 @@ from nkisim.errors import NkiDeadlockError
 from nkisim.machine import Machine
 from nkisim.timing import dependencies, placement
 from nkisim.timing.collectives import exchange
-from nkisim.timing.cost import Cost, cost
+from nkisim.timing.cost import Cost, Costs
 from nkisim.timing.dependencies import ANTI, FLOW, ORDER
 from nkisim.timing.dma import DmaEngines
 from nkisim.timing.placement import Usage
@@ -144,7 +144,8 @@ class _Run:
             self.base.append(len(self.instructions))
         n = len(self.instructions)
         self.usage = [placement.place(core, machine) for core in trace.cores]
-        self.costs = [cost(instruction, machine) for instruction in self.instructions]
+        costs = Costs(machine)
+        self.costs = [costs.of(instruction) for instruction in self.instructions]
         self.queues = [_Queue() for _ in range(len(trace.cores) * len(ENGINES))]
         self.queue_of = [0] * n
         self.position = [0] * n
