@@ -1,12 +1,13 @@
 """Time nkisim on this machine, as ratios of two things measured in one run.
 
-    ./pants run tools/bench_nkisim.py -- [--json] [--rounds N] [--triton-viz CHECKOUT] [--only PART ...]
+    ./pants run tools/bench_nkisim.py -- [--json] [--rounds N] [--triton-viz CHECKOUT]
 
-* `matmul`: a tiled matmul of 2048 x 2048 x 2048 in bf16, simulated with every check and the trace on,
-  against the same product of float32 matrices in NumPy.
+* `matmul`: a tiled matmul of 2048 x 2048 x 2048 in bf16, simulated with every check and the trace
+  on, against the same product of float32 matrices in NumPy.
 * `shapes`: how many instructions a second of one core's time a run without numerics issues.
-* `triton-viz`: its NKI examples (`examples/nki_beta2` of a checkout), by nkisim with every check and
-  the trace on, against triton-viz's own interpreter without its clients. Their results are compared.
+* `triton-viz`: its NKI examples (`examples/nki_beta2` of a checkout), by nkisim with every check
+  and the trace on, against triton-viz's own interpreter without its clients. Their results are
+  compared.
 
 What is compared take turns, one call each, and the medians count. Ratios are nkisim's time over the
 other's.
@@ -29,11 +30,12 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
 import nkisim
 import nkisim.isa as nisa
 import nkisim.language as nl
-import numpy as np
-import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 

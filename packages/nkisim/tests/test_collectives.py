@@ -20,6 +20,7 @@ from nkisim.simulation import World
 
 RANKS = [1, 2, 4, 8]
 LNCS = [1, 2]
+STRICT = Rules(uninitialized="error")
 OPS = {"add": nl.add, "minimum": nl.minimum, "maximum": nl.maximum}
 DTYPES = [
     np.float32, ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn,
@@ -315,7 +316,7 @@ def test_nothing_is_written_where_no_target_is(lnc):
 
     def run(pairs):
         xs = [np.full((2, 2), rank, np.int32) for rank in range(3)]
-        return World(3, lnc).run(kernel, [(x, pairs) for x in xs])
+        return World(3, lnc, rules=STRICT).run(kernel, [(x, pairs) for x in xs])
 
     assert [int(values[0, 0]) for values in run([(0, 1), (1, 2), (2, 0)])] == [2, 0, 1]
     told = fails(NkiValidationError, lambda: run([(0, 1), (1, 2)]), "nothing has written")
@@ -704,6 +705,7 @@ def test_a_source_must_have_been_written():
             ),
             "nothing has written",
             lnc=lnc,
+            rules=STRICT,
         )
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import isa_tiles
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isa_tiles import Array, core, empty, on_core, rejected, tile, warned
+from isa_tiles import Array, core, empty, tile, warned
 
 import nkisim
 import nkisim.isa as nisa
@@ -23,6 +24,11 @@ from nkisim.errors import NkiCapacityError
 from nkisim.isa import checks
 from nkisim.settings import Rules
 from nkisim.tensor import NkiTensor
+
+# reading what nothing wrote is a warning by default
+STRICT = Rules(uninitialized="error")
+on_core = partial(isa_tiles.on_core, rules=STRICT)
+rejected = partial(isa_tiles.rejected, rules=STRICT)
 
 SBUF = MemoryRegion.sbuf
 PSUM = MemoryRegion.psum
@@ -231,6 +237,16 @@ def test_reading_what_nothing_wrote_names_operand_and_tensor() -> None:
 
     rejected(body, "uninitialized", "tensor_tensor", "data2", "'fresh'", "test_memory.py")
     rejected(body, "partitions 0:4, bytes 0:8")
+
+
+def test_reading_what_nothing_wrote_warns_and_gives_nan() -> None:
+    def kernel() -> Any:
+        out = nl.ndarray((4, 2), nl.bfloat16, nl.shared_hbm)
+        nisa.dma_copy(out, nl.ndarray((4, 2), nl.bfloat16, nl.sbuf, name="fresh"))
+        return out
+
+    with pytest.warns(nkisim.NkiWarning, match=r"src reads .*'fresh'.*\[uninitialized\]"):
+        assert np.isnan(nkisim.simulate(kernel)().astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("region", [SBUF, PSUM, HBM, MemoryRegion.shared_hbm])

@@ -267,7 +267,8 @@ def test_lint_for_one_front_end(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_broken_rule_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    line = refused(capsys, "run", "kernels.py:unwritten", "--shapes", "x=8x4")
+    argv = ("run", "kernels.py:unwritten", "--shapes", "x=8x4")
+    line = refused(capsys, *argv, "--rules", "uninitialized=error")
     number = DOUBLED.splitlines().index("    nisa.dma_copy(out, tile)", 30) + 1
     assert "[uninitialized]" in line
     assert line.endswith(f"kernels.py:{number}")
@@ -275,7 +276,7 @@ def test_a_broken_rule_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_rule_can_be_lowered() -> None:
     argv = ("run", "kernels.py:unwritten", "--shapes", "x=8x4")
-    warned = in_a_process(*argv, "--rules", "uninitialized=warn")
+    warned = in_a_process(*argv)
     assert warned.returncode == 0
     assert "NkiWarning" in warned.stderr and "[uninitialized]" in warned.stderr
     silent = in_a_process(*argv, "--rules", "uninitialized=off")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from isa_tiles import core, empty, on_core, rejected, tile, warned
+from isa_tiles import core, empty, on_core, rejected, tile
 
 import nkisim
 import nkisim.isa as nisa
@@ -149,7 +149,7 @@ def test_what_cannot_be_loaded_or_stored() -> None:
         lambda: nisa.register_load(nisa.register_alloc(), tile([[1]], dtypes.bfloat16)), "bfloat16"
     )
     rejected(lambda: nisa.register_store(empty((2, 1)), nisa.register_alloc(1)), "one element")
-    rejected(lambda: nisa.register_store(empty((1, 1)), nisa.register_alloc()), "uninitialized")
+    rejected(lambda: nisa.register_store(empty((1, 1)), nisa.register_alloc()), "nothing has set")
     with pytest.raises(TypeError, match="dst is 3"):
         on_core(lambda: nisa.register_move(3, 4))
     with pytest.raises(TypeError, match="src is 3"):
@@ -318,11 +318,3 @@ def test_a_run_without_numerics_knows_python_numbers_and_arguments() -> None:
     found: list[Any] = []
     nkisim.simulate(kernel, numerics=False)(np.array([3, 4], np.int32))
     assert found == [(3, None)]
-
-
-def test_storing_a_value_that_nothing_set_can_be_a_warning() -> None:
-    warned(
-        lambda: nisa.register_store(empty((1, 1)), nisa.register_alloc()),
-        "register_store: src is a register",
-        uninitialized="warn",
-    )

@@ -21,7 +21,7 @@ from nkisim.errors import (
 )
 from nkisim.host import TensorSpec
 from nkisim.kernel import jit
-from nkisim.settings import Settings
+from nkisim.settings import Rules, Settings
 from nkisim.simulation import World, simulate
 
 RANKS = 8
@@ -157,7 +157,7 @@ def test_a_core_that_waits_for_what_the_other_never_writes():
         return x
 
     for _ in range(5):
-        text = told(NkiValidationError, kernel, [(X,)])
+        text = told(NkiValidationError, kernel, [(X,)], rules=Rules(uninitialized="error"))
         assert "part of which nothing has written" in text
 
 

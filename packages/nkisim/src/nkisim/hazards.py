@@ -7,7 +7,7 @@ bytes when, whatever the order in which the simulation happened to run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nkisim.extents import overlap

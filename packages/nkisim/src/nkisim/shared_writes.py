@@ -74,7 +74,7 @@ class _Accesses:
         self._continued[(access.lo + access.run, *like)] = index
 
     def sides(self, core: int, access: Access) -> list[_Side]:
-        """Those of core `core` that touch a byte of `access`; if one touches the same, only that."""
+        """Those of `core` that touch a byte of `access`; if one touches just those, only that."""
         same = self._known.get(self._key(access))
         if same is not None:
             return [_Side(core, same, access, True)]

@@ -85,12 +85,11 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:
     _one_element(core, op, "dst", dst)
     if not isinstance(src, VirtualRegister):
         raise TypeError(f"{op}: src is {src!r}; it must be a register")
+    if core.numerics and src.value is None:
+        raise NkiValidationError(f"{op}: src is a register that nothing has set")
     instruction = core.issue(op, Engine.sync, (dst,), ())
     if core.numerics:
-        if src.value is None:
-            core.violation("uninitialized", f"{op}: src is a register that nothing has set")
-        else:
-            dst.assign(dtypes.cast(np.asarray([src.value]), dst.dtype))
+        dst.assign(dtypes.cast(np.asarray([src.value]), dst.dtype))
     return instruction
 
 

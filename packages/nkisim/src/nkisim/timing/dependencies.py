@@ -7,7 +7,6 @@ compared tensor by tensor. Cores wait for each other in meetings only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,9 +175,10 @@ class _Memory:
         if hi <= lo:
             return
         solid = access.run >= hi - lo
-        near = range(lo >> self._shift, ((hi - 1) >> self._shift) + 1)
-        for bucket in (_EVERYWHERE, *near):
-            for e_lo, e_hi, e_p0, e_p1, e_solid, other, writer in self._writes.get(bucket, ()):
+        shift, writes = self._shift, self._writes
+        near = range(lo >> shift, ((hi - 1) >> shift) + 1)
+        for bucket in (_EVERYWHERE, *near) if _EVERYWHERE in writes else near:
+            for e_lo, e_hi, e_p0, e_p1, e_solid, other, writer in writes.get(bucket, ()):
                 if e_lo >= hi or lo >= e_hi or e_p0 >= p1 or p0 >= e_p1:
                     continue
                 if found.get(writer) == FLOW:
@@ -187,13 +187,15 @@ class _Memory:
                     found[writer] = FLOW
                     self._reader[writer] = index
         key = (lo, hi, p0, p1, access.run, access.steps, access.dynamic)
-        for bucket in self._home(near, solid):
-            reads = self._reads.setdefault(bucket, {})
+        for bucket in near if solid or len(near) <= _SPREAD else (_EVERYWHERE,):
+            reads = self._reads.get(bucket)
+            if reads is None:
+                reads = self._reads[bucket] = {}
             known = reads.get(key)
             if known is not None:
                 known[6].append(index)
                 continue
-            low, high = _cut(lo, hi, bucket, self._shift) if solid else (lo, hi)
+            low, high = _cut(lo, hi, bucket, shift) if solid else (lo, hi)
             reads[key] = (low, high, p0, p1, solid, access, [index])
 
     def write(self, access: Access, index: int, found: dict[int, int]) -> None:
@@ -202,27 +204,32 @@ class _Memory:
         if hi <= lo:
             return
         solid = access.run >= hi - lo
-        near = range(lo >> self._shift, ((hi - 1) >> self._shift) + 1)
+        shift = self._shift
+        near = range(lo >> shift, ((hi - 1) >> shift) + 1)
         whole = (lo, hi, p0, p1, solid, access, index)
-        for bucket in (_EVERYWHERE, *near):
+        if _EVERYWHERE in self._writes or _EVERYWHERE in self._reads:
+            self._overwrite(_EVERYWHERE, whole, found)
+        if not solid and len(near) > _SPREAD:
+            for bucket in near:
+                self._overwrite(bucket, whole, found)
+            self._writes.setdefault(_EVERYWHERE, []).append(whole)
+            return
+        for bucket in near:
             entry = whole
-            if solid and bucket != _EVERYWHERE:
-                low, high = _cut(lo, hi, bucket, self._shift)
+            if solid:
+                low, high = _cut(lo, hi, bucket, shift)
                 entry = (low, high, p0, p1, solid, access, index)
-            reads = self._reads.get(bucket)
-            if reads:
-                self._reads[bucket] = _forget_reads(entry, reads, found)
-            writes = self._writes.get(bucket)
-            if writes:
-                self._writes[bucket] = self._after(entry, writes, found)
-        for bucket in self._home(near, solid):
-            low, high = _cut(lo, hi, bucket, self._shift) if solid else (lo, hi)
-            entry = (low, high, p0, p1, solid, access, index)
+            self._overwrite(bucket, entry, found)
             self._writes.setdefault(bucket, []).append(entry)
 
-    def _home(self, near: range, solid: bool) -> Sequence[int]:
-        """The buckets that an operand is remembered in; `near` are those that it lies in."""
-        return near if solid or len(near) <= _SPREAD else (_EVERYWHERE,)
+    def _overwrite(self, bucket: int, entry: _Write, found: dict[int, int]) -> None:
+        """Wait for what is in `bucket`, and forget what `entry` covers."""
+        reads = self._reads.get(bucket)
+        if reads:
+            self._reads[bucket] = _forget_reads(entry, reads, found)
+        writes = self._writes.get(bucket)
+        if writes:
+            self._writes[bucket] = self._after(entry, writes, found)
 
     def _after(self, entry: _Write, writes: list[_Write], found: dict[int, int]) -> list[_Write]:
         """What is left of `writes` to remember after one more."""
