@@ -30,13 +30,15 @@ INTEGERS = (
 )  # fmt: skip
 DTYPES = FLOATS + INTEGERS
 
+STRICT = Rules(uninitialized="error")
+
 # ways to hold the same [P, N] elements
 LAYOUTS = ("plain", "three", "four", "strided", "permuted", "psum", "addressed")
 
 
 def on_core(body: Callable[[], Any], target: str = "gen4", **settings: Any) -> Any:
-    """What `body` returns on a core of `target`."""
-    return simulate(body, target=target, **settings)()
+    """What `body` returns on a core of `target`, which must not read what nothing wrote."""
+    return simulate(body, target=target, **{"rules": STRICT, **settings})()
 
 
 def rejected(body: Callable[[], Any], *words: str, target: str = "gen4", **settings: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ class Case:
 
 def on(op: str, since: dict[Any, int], issue: Callable[[Any], Any]) -> list[Case]:
     """One case for each engine."""
-    return [Case(op, lambda e=e: issue(e), n, e.name) for e, n in since.items()]
+    return [Case(op, partial(issue, engine), n, engine.name) for engine, n in since.items()]
 
 
 def tile() -> NkiTensor:

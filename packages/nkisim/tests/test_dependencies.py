@@ -23,6 +23,13 @@ def bytes_of(access: Access) -> set[Byte]:
     place = access.place
     memory: object = place.region if place.on_chip else place
     starts = [access.lo + (place.address or 0)]
+    if access.dynamic:
+        # it may touch all of them
+        return {
+            (memory, partition, byte + (place.address or 0))
+            for partition in range(access.p0, access.p1)
+            for byte in range(access.lo, access.hi)
+        }
     for step, count in access.steps:
         starts = [start + step * i for start, i in product(starts, range(count))]
     return {
@@ -78,7 +85,10 @@ def accesses(draw: st.DrawFn, places: list[Place]) -> Access:
             span += step * (count - 1)
             steps.insert(0, (step, count))
     low = draw(st.integers(0, size - span))
-    return part(place, low, run, tuple(steps), (first, last))
+    access = part(place, low, run, tuple(steps), (first, last))
+    if draw(st.integers(0, 3)) == 0:
+        access.dynamic, access.lo, access.hi = True, 0, size
+    return access
 
 
 @st.composite
@@ -120,15 +130,15 @@ def test_waiting_is_sharing_bytes(core: CoreTrace) -> None:
 def test_results_are_waited_for_directly(core: CoreTrace) -> None:
     """A value that is still there when it is read makes its reader wait for its writer itself."""
     found = edges(core)
-    last: dict[Byte, int] = {}
+    last: dict[Byte, set[int]] = {}
     for j, instruction in enumerate(core.instructions):
         for access in instruction.reads:
             for byte in bytes_of(access):
-                if byte in last:
-                    assert found[last[byte], j] == FLOW
+                assert all(found[i, j] == FLOW for i in last.get(byte, ()))
         for access in instruction.writes:
             for byte in bytes_of(access):
-                last[byte] = j
+                # one that may write it leaves those before in the running
+                last[byte] = {j} | (last.get(byte, set()) if access.dynamic else set())
 
 
 def test_interleaved_columns_are_independent() -> None:

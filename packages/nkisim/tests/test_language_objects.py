@@ -186,12 +186,27 @@ def test_memories_are_objects_with_documented_values():
 def test_ds_is_a_slice():
     assert nl.ds(3, 4) == slice(3, 7)
     assert nl.ds(np.int64(0), np.int32(2)) == slice(0, 2)
-    for start, size in ((0, 0), (0, -1), (-1, 1)):
+    for start, size in ((0, -1), (-1, 1)):
         with pytest.raises(ValueError, match="at least"):
             nl.ds(start, size)
     for start, size in ((0.5, 1), (0, 1.5), ("0", 1)):
         with pytest.raises(TypeError):
             nl.ds(start, size)
+
+
+def test_a_slice_of_nothing_may_be_made_and_not_used():
+    x = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+    def kernel(x, use):
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nothing = x[nl.ds(10, 0)]
+        assert nothing.shape == (0, 2) and nothing.size == 0
+        nl.store(out, nl.load(nothing if use else x))
+        return out
+
+    np.testing.assert_array_equal(nkisim.simulate(kernel)(x, False), x)
+    with pytest.raises(nkisim.NkiValidationError, match=r"\[0, 2\]|least"):
+        nkisim.simulate(kernel)(x, True)
 
 
 def test_ds_of_a_register_is_read_when_the_instruction_runs():

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import isa_tiles
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isa_tiles import Array, core, empty, tile, warned
+from isa_tiles import Array, core, empty, on_core, rejected, tile, warned
 
 import nkisim
 import nkisim.isa as nisa
@@ -24,11 +23,6 @@ from nkisim.errors import NkiCapacityError
 from nkisim.isa import checks
 from nkisim.settings import Rules
 from nkisim.tensor import NkiTensor
-
-# reading what nothing wrote is a warning by default
-STRICT = Rules(uninitialized="error")
-on_core = partial(isa_tiles.on_core, rules=STRICT)
-rejected = partial(isa_tiles.rejected, rules=STRICT)
 
 SBUF = MemoryRegion.sbuf
 PSUM = MemoryRegion.psum

@@ -17,6 +17,9 @@ import pytest
 import nkisim
 from nkisim.command import main
 
+# where this process finds modules, also from another folder
+MODULES = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+
 DOUBLED = """
 import nki
 import nki.isa as nisa
@@ -109,10 +112,14 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return line
 
 
+def files() -> set[str]:
+    return {path.name for path in Path().iterdir() if path.is_file()}
+
+
 def in_a_process(*argv: str, code: str = "") -> subprocess.CompletedProcess[str]:
     """The command as a user starts it, with the modules that this process has."""
     program = ["-c", code] if code else ["-m", "nkisim.command"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    variables = {**os.environ, "PYTHONPATH": MODULES}
     return subprocess.run(
         [sys.executable, *program, *argv], env=variables, capture_output=True, text=True
     )
@@ -143,7 +150,8 @@ def test_inputs_are_rounded_on_request_and_narrow_results_saved_as_float32(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     x = np.random.default_rng(0).standard_normal((8, 16), np.float32)
-    np.savez("given.npz", **{"x:bfloat16": x})
+    named: Any = {"x:bfloat16": x}
+    np.savez("given.npz", **named)
     argv = ("run", "kernels.py:doubled", "--inputs", "given.npz", "--save", "found.npz")
     assert "bfloat16" in lines(capsys, 0, *argv)[0]
     with np.load("found.npz") as found:
@@ -229,7 +237,7 @@ def test_the_picture_is_called_after_the_kernel(capsys: pytest.CaptureFixture[st
 
 def test_no_picture_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     lines(capsys, 0, "profile", "kernels.py:doubled", "--shapes", "x=128x512", "--no-plot")
-    assert {path.name for path in Path().iterdir()} == {"kernels.py"}
+    assert files() == {"kernels.py"}
 
 
 def test_profile_needs_no_values_but_where_they_decide(capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,13 +357,14 @@ def test_bad_arguments(
     np.save("one.npy", np.zeros(3))
     objects: Any = np.array([{}], object)
     np.savez("objects.npz", x=objects)
-    np.savez("typed.npz", **{"x:float99": np.zeros((8, 4))})
+    typed: Any = {"x:float99": np.zeros((8, 4))}
+    np.savez("typed.npz", **typed)
     np.savez("wide.npz", x=np.zeros((8, 4)))
-    before = set(Path().iterdir())
+    before = files()
     line = refused(capsys, "run", "kernels.py:doubled", *given)
     for text in says:
         assert text in line
-    assert set(Path().iterdir()) == before
+    assert files() == before
 
 
 @pytest.mark.parametrize(
@@ -444,7 +453,7 @@ def test_without_matplotlib_there_is_a_report_and_no_picture() -> None:
     found = in_a_process(*argv, code=code)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines()[-1].startswith("no picture: matplotlib")
-    assert {path.name for path in Path().iterdir() if path.is_file()} == {"kernels.py"}
+    assert files() == {"kernels.py"}
     asked = in_a_process(*argv, "--plot", "a.png", code=code)
     assert (asked.returncode, asked.stdout) == (2, "")
     assert "--plot needs matplotlib" in asked.stderr

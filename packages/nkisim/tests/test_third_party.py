@@ -18,7 +18,10 @@ from third_party_support import Array, Library, assert_close, to_torch
 
 import nkisim
 
-pytestmark = pytest.mark.skipif(not support.is_checkout(), reason=support.MISSING)
+pytestmark = [
+    pytest.mark.skipif(not support.is_checkout(), reason=support.MISSING),
+    pytest.mark.filterwarnings("ignore::nkisim.NkiWarning"),
+]
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

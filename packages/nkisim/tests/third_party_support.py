@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,32 +56,46 @@ class Library:
         """`nkilib.core.<name>`."""
         return importlib.import_module(f"nkilib_src.nkilib.core.{name}")
 
+    def experimental(self, name: str) -> types.ModuleType:
+        """`nkilib.experimental.<name>`."""
+        return importlib.import_module(f"nkilib_src.nkilib.experimental.{name}")
+
     def collectives(self, name: str) -> types.ModuleType:
         """`nkilib.experimental.collectives.<name>`."""
-        return importlib.import_module(f"nkilib_src.nkilib.experimental.collectives.{name}")
+        return self.experimental(f"collectives.{name}")
 
 
 @contextlib.contextmanager
 def library() -> Iterator[Library]:
     """Makes the checkout importable, with nkisim as `nki`; afterwards all is as before."""
     root = _root()
-    path, finders = list(sys.path), list(sys.meta_path)
-    # the checkout's package `test` has the name of one in the standard library
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_brought(name)}
-    try:
-        sys.path[:0] = [str(root / "src"), str(root)]
+    with brought_in([str(root / "src"), str(root)], _PACKAGES):
         sys.modules["neuron_dtypes"] = neuron_dtypes()
-        nkisim.install()
         yield Library()
+
+
+@contextlib.contextmanager
+def brought_in(paths: Sequence[str], packages: Collection[str]) -> Iterator[None]:
+    """Modules below `paths` can be imported, with nkisim as `nki`; afterwards all is as before.
+
+    `packages` names what they bring along: those of their names that are loaded already are put
+    aside, as the standard library's `test` for a checkout with a folder of that name.
+    """
+    path, finders = list(sys.path), list(sys.meta_path)
+    before = {name: sys.modules.pop(name) for name in _modules_of(packages)}
+    try:
+        sys.path[:0] = paths
+        nkisim.install()
+        yield
     finally:
         sys.path[:], sys.meta_path[:] = path, finders
-        for name in [name for name in sys.modules if _is_brought(name)]:
+        for name in _modules_of(packages):
             del sys.modules[name]
         sys.modules.update(before)
 
 
-def _is_brought(module: str) -> bool:
-    return module.split(".")[0] in _PACKAGES
+def _modules_of(packages: Collection[str]) -> list[str]:
+    return [module for module in sys.modules if module.split(".")[0] in packages]
 
 
 def neuron_dtypes() -> types.ModuleType:

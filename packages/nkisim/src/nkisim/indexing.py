@@ -13,11 +13,11 @@ from nkisim.register import VirtualRegister
 
 
 class DynamicSlice:
-    """`nl.ds(start, size)` with a start that is known only when the kernel runs."""
+    """`nl.ds(start, size)` with a start that is known only when the kernel runs; or of size 0."""
 
     __slots__ = ("size", "start")
 
-    def __init__(self, start: MemoryView | VirtualRegister, size: int) -> None:
+    def __init__(self, start: MemoryView | VirtualRegister | int, size: int) -> None:
         self.start = start
         self.size = size
 

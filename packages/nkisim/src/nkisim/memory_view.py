@@ -95,6 +95,8 @@ class MemoryView:
         """The bytes that an instruction with this operand touches."""
         found = self._access
         if found is None:
+            if 0 in self.shape:
+                raise NkiValidationError(f"{self!r} has no elements; instructions take at least one")
             found = self._access = _on_chip(self) if self.storage.pitch else _in_hbm(self)
         return found
 

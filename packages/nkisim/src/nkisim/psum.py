@@ -238,9 +238,9 @@ class Accumulation:
     def _new_chain(self, dst: NkiTensor, adds: bool, m: int, n: int) -> _Chain:
         storage = dst.storage
         # products for some of these elements may be waiting through another view or tensor
-        for view, other in list(self._chains.items()):
-            if overlap(dst.access(), other.access):
-                self._finish(self._chains.pop(view), storage)
+        access = dst.access()
+        if any(overlap(access, other.access) for other in self._chains.values()):
+            self._flush_own(storage)
         for neighbour in self._core.buffers.pending_at(storage.place):
             if neighbour is not storage and neighbour.accumulation is not None:
                 neighbour.accumulation.flush(neighbour)

@@ -104,7 +104,8 @@ class NkiTensor(ShapedView):
                     shape.append(1)
                     strides.append(stride)
             elif isinstance(k, DynamicSlice):
-                dynamic = self._dynamic_index(k.start, dim, k.size, dynamic)
+                if not isinstance(k.start, int):
+                    dynamic = self._dynamic_index(k.start, dim, k.size, dynamic)
                 shape.append(k.size)
                 strides.append(stride)
             else:

@@ -58,14 +58,17 @@ def ds(start: Any, size: int) -> slice | DynamicSlice:
     Args:
         start: an integer of at least 0; or a register, or a tensor of one element in SBUF, with the
             start at run time.
-        size: at least 1.
+        size: at least 1. With an integer `start` it may be 0: kernels make such a view on a core
+            for which there is no work. No instruction takes it.
     """
     count = operator.index(size)
-    if count < 1:
-        raise ValueError(f"nl.ds: size is {size}; it must be at least 1")
     if isinstance(start, (VirtualRegister, NkiTensor)):
+        if count < 1:
+            raise ValueError(f"nl.ds: size is {size}; it must be at least 1")
         return DynamicSlice(start, count)
     first = operator.index(start)
-    if first < 0:
-        raise ValueError(f"nl.ds: start is {start}; it must be at least 0")
+    if first < 0 or count < 0:
+        raise ValueError(f"nl.ds: start is {start}, size {size}; they must be at least 0")
+    if count == 0:
+        return DynamicSlice(first, 0)
     return slice(first, first + count)

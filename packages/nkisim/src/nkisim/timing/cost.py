@@ -74,7 +74,7 @@ class Costs:
 
 
 def _kind(instruction: Instruction) -> tuple[object, ...]:
-    """All of an instruction that its cost may depend on: not where in a partition its operands are."""
+    """All of an instruction that its cost depends on; where its operands begin is no part of it."""
     kind: list[object] = [instruction.op, instruction.engine, len(instruction.writes)]
     for access in instruction.writes + instruction.reads:
         kind += (

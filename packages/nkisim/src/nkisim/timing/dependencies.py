@@ -21,10 +21,10 @@ from nkisim.trace import Access, CoreTrace, Instruction, Place
 # (write after read or write), and on the order of starting.
 FLOW, ANTI, ORDER = 0, 1, 2
 
-# Memory is tracked in buckets of so many bytes, so that only neighbours are looked at; what has gaps
-# and lies in more than `_SPREAD` of them is kept in a bucket that everybody looks at. None of this
-# changes the result.
-_SBUF_SHIFT = 11
+# Memory is tracked in buckets of so many bytes, so that only neighbours are looked at. What has
+# gaps and lies in more than `_SPREAD` of them is kept in one that everybody looks at. None of this
+# changes what has to wait for what.
+_SBUF_SHIFT = 10
 _PSUM_SHIFT = 11
 _HBM_BUCKETS = 64
 _SPREAD = 8
