@@ -104,7 +104,8 @@ def test_tensor_reduce(
     shape = (partitions, *free)
     data = sample(np.random.default_rng(seed), shape, source, scale)
     if op == "multiply":
-        data = np.clip(data, -2, 2)
+        # a product of thousands stays finite
+        data = np.clip(data, -1, 1)
     region = PSUM if psum else MemoryRegion.sbuf
     axes = list(range(1 + kept, len(shape)))
 
