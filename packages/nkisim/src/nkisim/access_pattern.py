@@ -55,8 +55,11 @@ def access_pattern(
             `[P, 1]` whose values times that stride are where each row starts.
         dtype: another type to see the bytes as; the tensor's own by default.
 
+    A pattern may end outside its tensor: kernels make some that they then do not use. It is an
+    error in an instruction.
+
     Raises:
-        NkiValidationError: the pattern leaves the tensor, or is none that the hardware takes.
+        NkiValidationError: the pattern begins before the tensor, or is none that hardware takes.
     """
     new = tensor.dtype if dtype is None else dtypes.resolve(dtype)
     steps, counts = _pairs(pattern)
@@ -65,11 +68,9 @@ def access_pattern(
         start += operator.index(offsets.offset)
     dynamic = _dynamic(tensor, offsets, counts[0], new)
     if tensor.on_chip:
-        steps = _check_on_chip(tensor, new.itemsize, start, steps, counts)
-    else:
-        # the first step of rows that an index chooses means nothing
-        rows = 1 if dynamic is not None and dynamic.kind == "vector" else 0
-        _check_hbm(tensor, new.itemsize, start, steps[rows:], counts[rows:])
+        steps = _check_on_chip(tensor, new.itemsize, steps, counts)
+    if start < 0:
+        raise NkiValidationError(f"ap: the pattern begins at element {start}, before its tensor")
     return Pattern(new, counts, steps, start, dynamic)
 
 
@@ -102,7 +103,7 @@ def _in_elements(tensor: MemoryView, what: str, elements: int, new: DType) -> in
     return size // new.itemsize
 
 
-def _check_on_chip(tensor: MemoryView, item: int, start: int, steps: Shape, counts: Shape) -> Shape:
+def _check_on_chip(tensor: MemoryView, item: int, steps: Shape, counts: Shape) -> Shape:
     """The strides, whose first one is that of the memory."""
     place = tensor.storage.place
     width = place.bytes_per_partition // item
@@ -119,29 +120,7 @@ def _check_on_chip(tensor: MemoryView, item: int, start: int, steps: Shape, coun
             f"ap: the partition step is {steps[0]}; for {tensor!r} it must be {width}, the "
             "elements of a partition"
         )
-    partition, free = divmod(start, width)
-    last = free + sum(s * (n - 1) for s, n in zip(steps[1:], counts[1:], strict=True))
-    if start < 0 or partition + counts[0] > place.partitions or last >= width:
-        raise NkiValidationError(
-            f"ap: the pattern {_text(steps, counts)} at offset {start} reaches partition "
-            f"{partition + counts[0] - 1}, element {last}; {tensor!r} lies in a tensor of "
-            f"{place.partitions} partitions of {width} elements"
-        )
     return (width, *steps[1:])
-
-
-def _check_hbm(tensor: MemoryView, item: int, start: int, steps: Shape, counts: Shape) -> None:
-    total = tensor.storage.place.bytes_per_partition // item
-    last = start + sum(step * (count - 1) for step, count in zip(steps, counts, strict=True))
-    if start < 0 or last >= total:
-        raise NkiValidationError(
-            f"ap: the pattern {_text(steps, counts)} reaches elements {start} to {last}; "
-            f"{tensor!r} lies in a tensor of {total}"
-        )
-
-
-def _text(steps: Shape, counts: Shape) -> str:
-    return str([list(pair) for pair in zip(steps, counts, strict=True)])
 
 
 def _dynamic(tensor: MemoryView, offsets: Offsets, rows: int, new: DType) -> Dynamic | None:

@@ -96,8 +96,15 @@ class MemoryView:
         found = self._access
         if found is None:
             if 0 in self.shape:
-                raise NkiValidationError(f"{self!r} has no elements; instructions take at least one")
-            found = self._access = _on_chip(self) if self.storage.pitch else _in_hbm(self)
+                raise NkiValidationError(f"{self!r} has no elements; an instruction needs one")
+            found = _on_chip(self) if self.storage.pitch else _in_hbm(self)
+            place = found.place
+            if (
+                found.hi > place.bytes_per_partition
+                or found.p1 > place.base_partition + place.partitions
+            ):
+                raise _beyond(self, found)
+            self._access = found
         return found
 
     def touched(self) -> list[Access] | None:
@@ -201,6 +208,19 @@ class MemoryView:
         assert self.dynamic is not None
         shape = (self.shape[0], self.dynamic.limit)
         return MemoryView(self.storage, self.dtype, shape, (self.strides[0], 1), self.offset)
+
+
+def _beyond(view: MemoryView, access: Access) -> NkiValidationError:
+    place = access.place
+    item = view.dtype.itemsize
+    last, width = (access.hi - 1) // item, place.bytes_per_partition // item
+    where = f"{view!r} with the pattern {view.get_pattern()} from element {view.offset} reaches"
+    if not place.on_chip:
+        return NkiValidationError(f"{where} element {last}; its tensor has {width}")
+    return NkiValidationError(
+        f"{where} partition {access.p1 - place.base_partition - 1}, element {last}; its tensor has "
+        f"{place.partitions} partitions of {width} elements"
+    )
 
 
 def _on_chip(view: MemoryView) -> Access:

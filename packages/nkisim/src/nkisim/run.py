@@ -59,7 +59,7 @@ class Run:
         self._serials = [0] * (ranks * lnc)
         self._shared: dict[tuple[int, int], tuple[str, NkiTensor]] = {}
         self.cores = [Core(self, rank, number) for rank in range(ranks) for number in range(lnc)]
-        self.hazards = Watch(ranks, lnc, settings.numerics)
+        self.hazards = Watch(ranks, lnc)
         # cores that wait in `await_peer`
         self._awaiting: set[int] = set()
         # one core by itself cannot race with anyone
@@ -150,6 +150,7 @@ class Run:
         ]
         with _few_collections():
             results = self._run_cores(function, prepared)
+        self.hazards.finish(self.cores[:: self.lnc])
         for entry in prepared:
             entry.finish()
         converted = []

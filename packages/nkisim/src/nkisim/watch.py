@@ -1,15 +1,15 @@
-"""Races between cores, and with collectives under way; reported when they happen."""
+"""Races between cores, and with collectives under way, as they are reported."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nkisim.hazards import InFlight, Race
 from nkisim.memory_view import MemoryView
-from nkisim.shared_writes import SharedWrites, Store
+from nkisim.shared_writes import SharedWrites
 from nkisim.trace import Access, Instruction, Place
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class Watch:
     """The race detectors of a run: one for the permutes of each core, one for the shared HBM of
     each rank."""
 
-    def __init__(self, ranks: int, lnc: int, values: bool) -> None:
+    def __init__(self, ranks: int, lnc: int) -> None:
         self._in_flight = [InFlight() for _ in range(ranks * lnc)]
-        self._shared = [SharedWrites(lnc, values) for _ in range(ranks)] if lnc > 1 else []
+        self._shared = [SharedWrites(lnc) for _ in range(ranks)] if lnc > 1 else []
 
     def look(self, core: Core, instruction: Instruction) -> None:
         """Look at an instruction that is no collective."""
@@ -45,16 +45,14 @@ class Watch:
     def storing(
         self, core: Core, instruction: Instruction, dst: MemoryView
     ) -> AbstractContextManager[None]:
-        """Around a store by DMA: what both cores store to the same bytes must be the same."""
+        """To be around a store by DMA: what both cores store to shared HBM is compared."""
         data = dst.storage.data
         if not self._shared or dst.storage.place.core is not None or data is None:
             return _NOTHING
         parts = dst.touched() if dst.dynamic is not None else [dst.access()]
         if not parts:
             return _NOTHING
-        return _Reported(
-            core, self._shared[core.rank].storing(core.number, instruction, parts, data)
-        )
+        return self._shared[core.rank].storing(core.number, instruction, parts, data)
 
     def collective(self, core: Core, instruction: Instruction, co_issued: bool) -> None:
         """Look at a collective before it meets.
@@ -78,28 +76,18 @@ class Watch:
         """Both cores have passed a collective: accesses before and after it are in order."""
         if self._shared:
             places = {access.place for access in (*instruction.reads, *instruction.writes)}
-            self._shared[core.rank].meet(core.number, places)
+            _report(core, "core_race", self._shared[core.rank].meet(core.number, places))
 
     def barrier(self, core: Core, instruction: Instruction, place: Place) -> None:
         """Both cores have passed a barrier on a tensor, which also waits for a permute into it."""
         _report(core, "collective_race", self._in_flight[core.id].observe(instruction))
         if self._shared:
-            self._shared[core.rank].meet(core.number, (place,))
+            _report(core, "core_race", self._shared[core.rank].meet(core.number, (place,)))
 
-
-class _Reported:
-    """A store to shared HBM whose races are reported."""
-
-    def __init__(self, core: Core, store: Store) -> None:
-        self._core = core
-        self._store = store
-
-    def __enter__(self) -> None:
-        self._store.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._store.__exit__(*error)
-        _report(self._core, "core_race", self._store.races)
+    def finish(self, cores: Sequence[Core]) -> None:
+        """All cores have ended; `cores` has the first one of each rank."""
+        for core, shared in zip(cores, self._shared, strict=False):
+            _report(core, "core_race", shared.finish())
 
 
 def as_touched(
