@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_maker import Maker, part, whole
 
@@ -111,9 +111,22 @@ def cores(draw: st.DrawFn) -> CoreTrace:
     return maker.trace
 
 
-@settings(deadline=None, max_examples=150)
-@given(cores())
-def test_waiting_is_sharing_bytes(core: CoreTrace) -> None:
+@pytest.fixture(params=["as it is", "small"])
+def buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory tracked in pieces of its usual size, or so small that these few bytes fill many."""
+    if request.param == "small":
+        for name in ("_SBUF_SHIFT", "_PSUM_SHIFT", "_HBM_SHIFT", "_SPREAD"):
+            monkeypatch.setattr(dependencies, name, 1)
+
+
+EVERY_SIZE = settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@EVERY_SIZE
+@given(core=cores())
+def test_waiting_is_sharing_bytes(buckets: None, core: CoreTrace) -> None:
     true = conflicts(core)
     found = edges(core)
     # nobody waits without a shared byte
@@ -125,9 +138,9 @@ def test_waiting_is_sharing_bytes(core: CoreTrace) -> None:
     assert all(true[pair] == FLOW for pair, kind in found.items() if kind == FLOW)
 
 
-@settings(deadline=None, max_examples=100)
-@given(cores())
-def test_results_are_waited_for_directly(core: CoreTrace) -> None:
+@EVERY_SIZE
+@given(core=cores())
+def test_results_are_waited_for_directly(buckets: None, core: CoreTrace) -> None:
     """A value that is still there when it is read makes its reader wait for its writer itself."""
     found = edges(core)
     last: dict[Byte, set[int]] = {}
@@ -245,7 +258,7 @@ def test_what_moves_at_run_time_may_touch_all_that_it_reaches() -> None:
     assert (3, 5) not in found
 
 
-@pytest.mark.parametrize("rows", [4, 300])
+@pytest.mark.parametrize("rows", [4, 3000])
 def test_columns_of_a_large_tensor_are_independent(rows: int) -> None:
     """Operands with gaps, in a few places or all over the memory."""
     maker = Maker()

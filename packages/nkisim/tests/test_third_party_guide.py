@@ -154,7 +154,7 @@ def _mx(guide: Guide, name: str) -> Any:
 
 
 def _packed_type(dtype: Any) -> Any:
-    import nki.language as nl
+    import nki.language as nl  # pants: no-infer-dep
 
     return nl.float8_e5m2_x4 if dtype == E5M2 else nl.float4_e2m1fn_x4
 

@@ -158,7 +158,7 @@ def test_depthwise_conv1d(library: Library) -> None:
 @pytest.mark.parametrize(("tokens", "batch", "chunk"), [(1, 1, 300), (6, 4, 128), (130, 8, 300)])
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_cross_entropy(library: Library, tokens: int, batch: int, chunk: int, lnc: int) -> None:
-    import nki.language as nl
+    import nki.language as nl  # pants: no-infer-dep
 
     module = library.experimental("loss.cross_entropy")
     logits = _random(tokens, 300)
@@ -194,8 +194,8 @@ def test_dynamic_elementwise_add(library: Library, tiles: int, lnc: int) -> None
 
 def _normed(library: Library, kind: str) -> Any:
     """A kernel around the sub-kernel, which writes its result to HBM."""
-    import nki.isa as nisa
-    import nki.language as nl
+    import nki.isa as nisa  # pants: no-infer-dep
+    import nki.language as nl  # pants: no-infer-dep
 
     subkernel = getattr(library.core(f"subkernels.{kind}_tkg"), f"{kind}_tkg")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.array_utils import byte_bounds
 
 from nkisim import dtypes
 from nkisim.dtypes import DType
@@ -126,7 +125,7 @@ def given_to_several(arguments: Sequence[Any]) -> frozenset[int]:
                 # refused by name when it is converted
                 continue
             array = to_numpy(value)
-            found.append((*byte_bounds(array), rank, id(value), array))
+            found.append((*_byte_bounds(array), rank, id(value), array))
     found.sort(key=lambda item: item[:3])
     several = set()
     for index, (_, end, rank, one, array) in enumerate(found):
@@ -229,3 +228,14 @@ def argument_region(lnc: int) -> MemoryRegion:
 def _is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _byte_bounds(array: Array) -> tuple[int, int]:
+    """The address of the first byte of an array, and that past its last one."""
+    first = last = int(array.__array_interface__["data"][0])
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            first += stride * (size - 1)
+        else:
+            last += stride * (size - 1)
+    return first, last + array.itemsize

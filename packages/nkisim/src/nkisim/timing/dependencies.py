@@ -26,7 +26,9 @@ FLOW, ANTI, ORDER = 0, 1, 2
 # changes what has to wait for what.
 _SBUF_SHIFT = 10
 _PSUM_SHIFT = 11
+# in HBM so many buckets, or fewer that are not smaller than this
 _HBM_BUCKETS = 64
+_HBM_SHIFT = 14
 _SPREAD = 8
 _EVERYWHERE = -1
 
@@ -121,7 +123,9 @@ class _Memories:
         self._psum = _Memory(_PSUM_SHIFT)
         # whoever reads what this core never writes does not have to wait
         self._hbm = {
-            place: _Memory(max(place.bytes_per_partition // _HBM_BUCKETS, 1).bit_length())
+            place: _Memory(
+                max((place.bytes_per_partition // _HBM_BUCKETS).bit_length(), _HBM_SHIFT)
+            )
             for place in _written_hbm(core.instructions)
         }
 
