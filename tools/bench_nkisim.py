@@ -46,10 +46,10 @@ TURNS = 3000
 IN_A_TURN = 7
 
 
-def matmul(a_transposed: Any, b: Any) -> Any:
+def matmul(a_transposed: Any, b: Any, columns: int) -> Any:
     """`a_transposed.T @ b` of `[K, M]` and `[K, N]` in bf16, as `[M, N]` in fp32.
 
-    All of `b` stays in SBUF; K and M are multiples of 128, N of 512.
+    All of `b` stays in SBUF; K and M are multiples of 128, N of `columns`.
     """
     k_size, m_size = a_transposed.shape
     n_size = b.shape[1]
@@ -61,13 +61,13 @@ def matmul(a_transposed: Any, b: Any) -> Any:
         left = nl.ndarray((128, depth, 128), b.dtype)
         column = a_transposed[:, m : m + 128]
         nisa.dma_copy(left, column.reshape_dim(0, (depth, 128)).permute((1, 0, 2)))
-        for n in range(0, n_size, 512):
-            total = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)
+        for n in range(0, n_size, columns):
+            total = nl.ndarray((128, columns), nl.float32, buffer=nl.psum)
             for k in range(depth):
-                nisa.nc_matmul(total, left[:, k, :], right[:, k, n : n + 512])
-            tile = nl.ndarray((128, 512), nl.float32)
+                nisa.nc_matmul(total, left[:, k, :], right[:, k, n : n + columns])
+            tile = nl.ndarray((128, columns), nl.float32)
             nisa.tensor_copy(tile, total)
-            nisa.dma_copy(out[m : m + 128, n : n + 512], tile)
+            nisa.dma_copy(out[m : m + 128, n : n + columns], tile)
     return out
 
 
@@ -101,18 +101,30 @@ def medians(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> 
     return statistics.median(times[0]), statistics.median(times[1])
 
 
+# the widest result of one matmul: a bank of PSUM, or on Trainium3 half of all of it
+TILINGS = (("gen3", 512), ("gen4", 2048))
+
+
 def time_matmul(rounds: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((SIZE, SIZE)).astype(ml_dtypes.bfloat16) for _ in range(2))
     left, right = a.astype(np.float32), b.astype(np.float32)
-    simulation = nkisim.simulate(matmul, target="gen3")
-    difference = float(np.abs(simulation(a, b) - left.T @ right).max())
-    if difference > 1e-2:
-        raise AssertionError(f"nkisim's product differs from NumPy's by {difference:g}")
-    ours, numpy = medians(lambda: simulation(a, b), lambda: left.T @ right, rounds)
-    print(f"matmul {SIZE}^3 bf16   nkisim {ours:.3f} s   NumPy float32 {numpy:.3f} s", end="")
-    print(f"   ratio {ours / numpy:.2f}   (largest difference {difference:.1e})")
-    return {"matmul_nkisim_s": ours, "matmul_numpy_s": numpy, "matmul_ratio": ours / numpy}
+    figures: dict[str, float] = {}
+    for target, columns in TILINGS:
+        simulation = nkisim.simulate(matmul, target=target)
+        difference = float(np.abs(simulation(a, b, columns) - left.T @ right).max())
+        if difference > 1e-2:
+            raise AssertionError(f"nkisim's product differs from NumPy's by {difference:g}")
+        ours, numpy = medians(
+            functools.partial(simulation, a, b, columns), lambda: left.T @ right, rounds
+        )
+        print(f"matmul {SIZE}^3 bf16, {target}, {columns} columns   nkisim {ours:.3f} s   ", end="")
+        print(f"NumPy float32 {numpy:.3f} s   ratio {ours / numpy:.2f}   ", end="")
+        print(f"(largest difference {difference:.1e})", flush=True)
+        figures[f"matmul_{target}_nkisim_s"] = ours
+        figures[f"matmul_{target}_numpy_s"] = numpy
+        figures[f"matmul_{target}_ratio"] = ours / numpy
+    return figures
 
 
 def time_shapes(rounds: int) -> dict[str, float]:

@@ -47,7 +47,8 @@ class Machine:
         access_cycles: until an instruction of a Vector or Scalar engine has its operands in SBUF or
             PSUM (ARCH1). An engine can hide some of it behind the instruction before; how much is
             not published. Here it hides none, with which the published times of attention_cte come
-            out best (see `launch_ns`): a root mean square error of 7 % so, of 10 % without it.
+            out best: a root mean square error of 7 % so, of 12 % without it, each with the
+            launch that suits it (see `launch_ns`).
         dependent_cycles: added when an instruction needs the result of the one before (ARCH1)
         semaphore_ns: until another engine sees that an instruction has ended. PERF measures 189 ns
             for an activation of one element on Trainium1, 264 cycles at 1.4 GHz; what is left after
