@@ -289,7 +289,7 @@ class Core:
         written = []
         followed = []
         for tensor in reads:
-            access = tensor.access()
+            access = tensor._access or tensor.access()
             read.append(access)
             place = access.place
             if place.core is not None:
@@ -302,7 +302,7 @@ class Core:
             if not storage.coverage.full and not storage.was_written(access):
                 self._report_unwritten(op, tensor, access)
         for tensor in writes:
-            access = tensor.access()
+            access = tensor._access or tensor.access()
             written.append(access)
             place = access.place
             if place.core is not None:

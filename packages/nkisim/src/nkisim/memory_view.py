@@ -231,16 +231,18 @@ def _on_chip(view: MemoryView) -> Access:
     width = place.bytes_per_partition // item
     p0, free = divmod(view.offset, width)
     p0 += place.base_partition
+    if len(shape) == 2 and strides == (width, 1) and view.dynamic is None:
+        # by far the most frequent
+        lo = free * item
+        run = shape[1] * item
+        hi = lo + run
+        return Access(place, dtype, p0, p0 + shape[0], lo, hi, run, (), shape[1], item, False)
     p1 = p0 + (shape[0] - 1) * (strides[0] // width) + 1
     if view.dynamic is not None:
         run, steps, elements, inner, _ = _pattern(shape[1:], strides[1:], item)
         reach = place.bytes_per_partition
         return Access(place, dtype, p0, p1, 0, reach, run, steps, elements, inner, True)
     lo = free * item
-    if len(shape) == 2 and strides[1] == 1:
-        # by far the most frequent
-        run = shape[1] * item
-        return Access(place, dtype, p0, p1, lo, lo + run, run, (), shape[1], item, False)
     run, steps, elements, inner, extent = _pattern(shape[1:], strides[1:], item)
     return Access(place, dtype, p0, p1, lo, lo + extent, run, steps, elements, inner, False)
 

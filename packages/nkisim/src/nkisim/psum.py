@@ -184,6 +184,12 @@ class Accumulation:
                 return _OVERWRITES if accumulate is False else _ADDS
         self._last = window
         written = self._written
+        if window is not None and accumulate is not True:
+            base = access.place.base_partition
+            p0, p1, lo, hi = access.p0 - base, access.p1 - base, access.lo, access.hi
+            if accumulate is False or not written.touches(p0, p1, lo, hi):
+                written.add(p0, p1, lo, hi)
+                return _OVERWRITES
         if access.dynamic:
             boxes = [(0, written.rows, 0, written.width)]
         else:

@@ -36,14 +36,13 @@ def operand(
     """
     if type(tensor) is not NkiTensor:
         raise TypeError(f"{op}: {name} is {tensor!r}; it must be a tensor")
-    place = tensor.storage.place
-    if place.region not in regions:
+    access = tensor._access or tensor.access()
+    if access.place.region not in regions:
         allowed = " or ".join(sorted(region.value.upper() for region in regions))
         core.violation(
             "constraint", f"{op}: {name} is {tensor!r}; it must be in {allowed} for this engine"
         )
         return
-    access = tensor.access()
     first = access.p0
     count = tensor.shape[0]
     if (
