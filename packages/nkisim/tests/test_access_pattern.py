@@ -17,7 +17,8 @@ import nkisim.isa as nisa
 from nkisim import dtypes
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
-from nkisim.errors import NkiValidationError
+from nkisim.errors import NkiValidationError, NkiWarning
+from nkisim.settings import Rules
 from nkisim.tensor import NkiTensor
 
 HBM = MemoryRegion.private_hbm
@@ -238,6 +239,24 @@ def test_patterns_that_leave_the_tensor_on_chip(
 )
 def test_patterns_that_leave_the_tensor_in_hbm(ap: Callable[[NkiTensor], NkiTensor]) -> None:
     rejected(lambda: ap(filled((4, 6), HBM)).access(), "reaches element", "24")
+
+
+def test_a_pattern_of_a_part_may_count_the_part_s_own_elements() -> None:
+    """`[[3, 4], ...]` of a view of 3 columns of a tensor of 6 means the next partitions too."""
+
+    def body() -> Any:
+        part = filled((4, 6), SBUF)[:, 2:5]
+        text = r"partition step is 3;.* must be 6.*\[partition_step\]"
+        with pytest.warns(NkiWarning, match=text):
+            view = part.ap([[3, 4], [1, 2]], offset=1)
+        return view.array().copy()
+
+    wanted = random_bytes((4, 6), dtypes.int32)[:, 3:5]
+    np.testing.assert_array_equal(on_core(body), wanted)
+    words = "partition step is 3", "must be 6"
+    strict = Rules(partition_step="error")
+    rejected(lambda: filled((4, 6), SBUF)[:, 2:5].ap([[3, 4], [1, 2]]), *words, rules=strict)
+    rejected(lambda: filled((4, 6), SBUF)[:, 2:4].ap([[3, 4], [1, 2]]), *words)
 
 
 @pytest.mark.parametrize("region", [SBUF, PSUM, HBM])

@@ -116,11 +116,25 @@ def _check_on_chip(tensor: MemoryView, item: int, steps: Shape, counts: Shape) -
         raise NkiValidationError("ap: an on-chip pattern has a partition pair and a free pair")
     # a single partition may come with any step
     if counts[0] > 1 and steps[0] != width:
-        raise NkiValidationError(
-            f"ap: the partition step is {steps[0]}; for {tensor!r} it must be {width}, the "
-            "elements of a partition"
-        )
+        _other_step(tensor, item, steps[0], width)
     return (width, *steps[1:])
+
+
+def _other_step(tensor: MemoryView, item: int, step: int, width: int) -> None:
+    """A partition step that is not the memory's: at best that of the view as if it were a tensor.
+
+    Kernels of nki-library write it so, and mean the next partition.
+    """
+    from nkisim.core import current
+
+    text = (
+        f"ap: the partition step is {step}; for {tensor!r} it must be {width}, the elements of a "
+        "partition"
+    )
+    own = tensor.size // tensor.shape[0] * tensor.dtype.itemsize
+    if step * item != own:
+        raise NkiValidationError(text)
+    current("ap").violation("partition_step", text)
 
 
 def _dynamic(tensor: MemoryView, offsets: Offsets, rows: int, new: DType) -> Dynamic | None:

@@ -31,6 +31,8 @@ class Rules:
     Attributes:
         constraint: a documented constraint of an instruction (engines, shapes, dtypes, generation)
         partition_start: an operand begins at a partition that the engines cannot start from
+        partition_step: an access pattern on chip names the elements of a partition of the view
+            that it is made from, and not those of the allocated tensor
         uninitialized: bytes are read that nothing has written. A warning, because shipped kernels
             read rows that they never use; what is read is NaN.
         overwritten: bytes are read that were written, then overwritten through another tensor
@@ -53,6 +55,7 @@ class Rules:
 
     constraint: Level = "error"
     partition_start: Level = "error"
+    partition_step: Level = "warn"
     uninitialized: Level = "warn"
     overwritten: Level = "error"
     aliased: Level = "warn"
