@@ -27,7 +27,12 @@ PARTS = (
     "tools",
 )
 # What the rules need. Pants takes 10 to 30 seconds to start, less with fewer backends.
-BACKENDS = ("pants.backend.experimental.visibility", "pants.backend.python")
+# That of mypy has a field that BUILD files use.
+BACKENDS = (
+    "pants.backend.experimental.visibility",
+    "pants.backend.python",
+    "pants.backend.python.typecheck.mypy",
+)
 
 
 @pytest.fixture(scope="module")

@@ -79,9 +79,10 @@ def brought_in(paths: Sequence[str], packages: Collection[str]) -> Iterator[None
     """Modules below `paths` can be imported, with nkisim as `nki`; afterwards all is as before.
 
     `packages` names what they bring along: those of their names that are loaded already are put
-    aside, as the standard library's `test` for a checkout with a folder of that name.
+    aside, as the standard library's `test` for a checkout with a folder of that name. Modules may
+    set environment variables, the target for instance.
     """
-    path, finders = list(sys.path), list(sys.meta_path)
+    path, finders, environment = list(sys.path), list(sys.meta_path), dict(os.environ)
     before = {name: sys.modules.pop(name) for name in _modules_of(packages)}
     try:
         sys.path[:0] = paths
@@ -89,6 +90,8 @@ def brought_in(paths: Sequence[str], packages: Collection[str]) -> Iterator[None
         yield
     finally:
         sys.path[:], sys.meta_path[:] = path, finders
+        os.environ.clear()
+        os.environ.update(environment)
         for name in _modules_of(packages):
             del sys.modules[name]
         sys.modules.update(before)
