@@ -35,10 +35,6 @@ def _random(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def _torch(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: to_torch(value) for name, value in inputs.items()}
-
-
 @pytest.mark.parametrize("dtype", [BF16, np.dtype(np.float32)])
 def test_sbuf_allgather(library: Library, dtype: Any) -> None:
     group = _replica_group(4)
