@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from nkisim.communicator import Communicator
 from nkisim.core_threads import run_threads
-from nkisim.errors import NkiDeadlockError, NkiMismatchError, NkiValidationError
-from nkisim.meeting import Description, NkiPeerError
+from nkisim.errors import NkiDeadlockError, NkiMismatchError, NkiPeerError, NkiValidationError
+from nkisim.meeting import Description
 
 # Hangs are what these tests look for, so none of them may hang the test run itself.
 PATIENCE = 20.0

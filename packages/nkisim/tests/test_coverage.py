@@ -34,22 +34,22 @@ def test_a_set_is_the_table_of_its_bytes(data: st.DataObject) -> None:
     rows, width = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 11))
     coverage, table = Coverage(rows, width), np.zeros((rows, width), np.bool_)
     for _ in range(data.draw(st.integers(1, 12))):
-        p0, p1, lo, hi = box = data.draw(rectangles(rows, width))
+        p0, p1, lo, hi = data.draw(rectangles(rows, width))
         if data.draw(st.booleans()):
-            coverage.add(*box)
+            coverage.add(p0, p1, interval(lo, hi))
             table[p0:p1, lo:hi] = True
         else:
-            coverage.remove(*box)
+            coverage.remove(p0, p1, interval(lo, hi))
             table[p0:p1, lo:hi] = False
         np.testing.assert_array_equal(coverage.bits(), table)
         assert coverage.full == table.all()
         assert coverage.empty == (not table.any())
 
-        p0, p1, lo, hi = box = data.draw(rectangles(rows, width))
+        p0, p1, lo, hi = data.draw(rectangles(rows, width))
         part = np.zeros_like(table)
         part[p0:p1, lo:hi] = True
-        assert coverage.covers(*box) == table[p0:p1, lo:hi].all()
-        assert coverage.touches(*box) == table[p0:p1, lo:hi].any()
+        assert coverage.covers(p0, p1, interval(lo, hi)) == table[p0:p1, lo:hi].all()
+        assert coverage.touches(p0, p1, interval(lo, hi)) == table[p0:p1, lo:hi].any()
         missing = coverage.missing(p0, p1, interval(lo, hi))
         np.testing.assert_array_equal(table_of(missing, rows, width), part & ~table)
         within = coverage.within(p0, p1)
@@ -59,13 +59,13 @@ def test_a_set_is_the_table_of_its_bytes(data: st.DataObject) -> None:
 
 def test_a_full_set_stays_full() -> None:
     coverage = Coverage(4, 4, full=True)
-    coverage.add(1, 2, 1, 2)
-    assert coverage.full and coverage.covers(0, 4, 0, 4) and coverage.bits().all()
+    coverage.add(1, 2, interval(1, 2))
+    assert coverage.full and coverage.covers(0, 4, interval(0, 4)) and coverage.bits().all()
 
 
 def test_nothing_added_is_nothing_covered() -> None:
     coverage = Coverage(4, 4)
-    coverage.add_bytes(0, 4, 0)
+    coverage.add(0, 4, 0)
     assert coverage.empty
 
 

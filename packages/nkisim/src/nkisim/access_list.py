@@ -78,9 +78,9 @@ class Accesses:
         for other, _ in self.overlapping(access):
             if not other.dynamic:
                 for band in row_bands(other.lo, other.run, other.steps, width):
-                    covered.add_bytes(*band)
+                    covered.add(*band)
         wanted = row_bands(access.lo, access.run, access.steps, width)
-        return all(covered.covers_bytes(*band) for band in wanted)
+        return all(covered.covers(*band) for band in wanted)
 
     def _range(self, access: Access) -> range:
         return range(access.lo // self._part, (access.hi - 1) // self._part + 1)

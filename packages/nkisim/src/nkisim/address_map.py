@@ -49,7 +49,7 @@ class AddressMap:
                 other = reference()
                 if other is None:
                     del entries[key]
-                elif key != own and key not in found and _overlap(storage, other):
+                elif key != own and key not in found and storage.place.meets(other.place):
                     found[key] = other
         return list(found.values())
 
@@ -59,15 +59,4 @@ def _granules(storage: Storage) -> range:
     assert place.address is not None
     return range(
         place.address // _GRANULE, (place.address + place.bytes_per_partition - 1) // _GRANULE + 1
-    )
-
-
-def _overlap(one: Storage, other: Storage) -> bool:
-    a, b = one.place, other.place
-    assert a.address is not None and b.address is not None
-    return (
-        a.base_partition < b.base_partition + b.partitions
-        and b.base_partition < a.base_partition + a.partitions
-        and a.address < b.address + b.bytes_per_partition
-        and b.address < a.address + a.bytes_per_partition
     )

@@ -139,7 +139,7 @@ class Call:
                 "first",
                 "collective_buffers",
             )
-        elif place.name == f"{place.region.value}#{place.serial}":
+        elif not place.named:
             self.broken(
                 f"{name} is {tensor!r} without a name; HBM tensors of a collective need name=",
                 "collective_buffers",

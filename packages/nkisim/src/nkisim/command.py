@@ -197,7 +197,7 @@ def _check_output(option: str, path: Path | None, suffixes: tuple[str, ...] = ()
         raise CommandError(f"{option} is {str(path)!r}; it must be a file in a folder that exists")
 
 
-def _launch(options: argparse.Namespace, numerics: bool) -> tuple[list[Any], Trace]:
+def _launch(options: argparse.Namespace, numerics: bool, fits: bool) -> tuple[list[Any], Trace]:
     """Run the kernel; the results of each rank, and the trace."""
     settings = _settings(options).changed(numerics=numerics)
     kernel = prepared(load_kernel(options.kernel), options.lnc)
@@ -206,12 +206,12 @@ def _launch(options: argparse.Namespace, numerics: bool) -> tuple[list[Any], Tra
         inputs.arrays(options.seed, rank) if numerics else inputs.specs()
         for rank in range(options.ranks)
     ]
-    return launch(kernel, settings, options.ranks, arguments)
+    return launch(kernel, settings, options.ranks, arguments, fits=fits)
 
 
 def _run(options: argparse.Namespace) -> int:
     _check_output("--save", options.save, (".npz",))
-    ranks, _ = _launch(options, numerics=True)
+    ranks, _ = _launch(options, numerics=True, fits=True)
     results: dict[str, Any] = {}
     for rank, returned in enumerate(ranks):
         prefix = f"rank{rank}." if len(ranks) > 1 else ""
@@ -260,7 +260,7 @@ def _profile(options: argparse.Namespace) -> int:
     drawable = find_spec("matplotlib") is not None
     if options.plot is not None and not drawable:
         raise CommandError("--plot needs matplotlib, which is not installed: nkisim[plot] has it")
-    _, trace = _launch(options, options.numerics)
+    _, trace = _launch(options, options.numerics, fits=False)
     report = nkisim.report.make(trace)
     print(report.table())
     if options.json is not None:

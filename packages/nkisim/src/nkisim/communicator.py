@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nkisim.errors import NkiDeadlockError, NkiError, NkiMismatchError
-from nkisim.meeting import Action, Arrival, Description, Meeting, NkiPeerError
+from nkisim.errors import NkiDeadlockError, NkiError, NkiMismatchError, NkiPeerError
+from nkisim.meeting import Action, Arrival, Description, Meeting
 
 
 class Stopped(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import warnings
@@ -26,9 +27,8 @@ from nkisim.errors import (
 from nkisim.psum import Accumulation, BufferPool
 from nkisim.random_streams import RandomStreams
 from nkisim.storage import Bytes, Storage, poisoned
-from nkisim.tensor import NkiTensor
+from nkisim.tensor import NkiTensor, whole
 from nkisim.trace import Access, CoreTrace, Instruction, Place
-from nkisim.views import contiguous_strides
 from nkisim.watch import as_touched
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Core:
         self.reorder_scopes = 0
         self.progress = 0
         self.shared_allocations = 0
+        self._allocations = 0
         self.meetings: dict[Any, int] = {}
         self.buffers = BufferPool()
         self._memory: dict[MemoryRegion, Bytes] = {}
@@ -164,12 +165,9 @@ class Core:
             return self._allocate_on_chip(shape, dtype, region, name, address)
         if region is MemoryRegion.shared_hbm:
             return self.run.shared_tensor(self, shape, dtype, name)
-        size = dtype.itemsize
-        for extent in shape:
-            size *= extent
-        place = self.place(region, name, shape, dtype, 1, size)
-        storage = Storage(place, poisoned(size) if self.numerics else None, 0, 0)
-        return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
+        size = math.prod(shape) * dtype.itemsize
+        place = self._place(region, name, shape, dtype, 1, size)
+        return whole(Storage(place, poisoned(size) if self.numerics else None, 0, 0))
 
     def _allocate_on_chip(
         self,
@@ -179,13 +177,8 @@ class Core:
         name: str,
         address: tuple[int, int] | None,
     ) -> NkiTensor:
-        if len(shape) == 1:
-            shape = (*shape, 1)
-        free = 1
-        for extent in shape[1:]:
-            free *= extent
-        size = free * dtype.itemsize
-        place = self.place(region, name, shape, dtype, shape[0], size)
+        size = math.prod(shape[1:]) * dtype.itemsize
+        place = self._place(region, name, shape, dtype, shape[0], size)
         self._check_size(place)
         if address is not None:
             storage = self._addressed_storage(place, address)
@@ -194,9 +187,9 @@ class Core:
             storage = Storage(place, data, 0, size)
         if region is MemoryRegion.psum:
             storage.accumulation = Accumulation(self, shape[0], size)
-        return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
+        return whole(storage)
 
-    def place(
+    def _place(
         self,
         region: MemoryRegion,
         name: str,
@@ -206,18 +199,10 @@ class Core:
         size: int,
     ) -> Place:
         """The record of a new tensor."""
-        serial = self.run.next_serial()
-        owner = None if region is MemoryRegion.shared_hbm else self.id
-        place = Place(
-            serial,
-            region,
-            name or f"{region.value}#{serial}",
-            shape,
-            dtype,
-            partitions,
-            size,
-            owner,
-        )
+        # each core counts for itself, so that how the cores take turns makes no difference
+        serial = self._allocations
+        self._allocations = serial + 1
+        place = Place(serial, region, name, shape, dtype, partitions, size, self.id)
         place.code, place.line = kernel_position(sys._getframe(1))
         if self.keeps_trace:
             self.trace.places.append(place)
@@ -291,11 +276,7 @@ class Core:
         for tensor in reads:
             access = tensor._access or tensor.access()
             read.append(access)
-            place = access.place
-            if place.core is not None:
-                if place.first < 0:
-                    place.first = index
-                place.last = index
+            access.place.touch(index)
             if access.dynamic:
                 followed.append(tensor)
             storage = tensor.storage
@@ -304,11 +285,7 @@ class Core:
         for tensor in writes:
             access = tensor._access or tensor.access()
             written.append(access)
-            place = access.place
-            if place.core is not None:
-                if place.first < 0:
-                    place.first = index
-                place.last = index
+            access.place.touch(index)
             if access.dynamic:
                 followed.append(tensor)
         if followed:
@@ -351,9 +328,7 @@ class Core:
             chosen = tensor.dynamic.index
             if isinstance(chosen, NkiTensor):
                 access = chosen.access()
-                if access.place.first < 0:
-                    access.place.first = index
-                access.place.last = index
+                access.place.touch(index)
                 if not chosen.storage.was_written(access):
                     self._report_unwritten(op, chosen, access)
                 found.append(access)

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 # (step, count): a pattern repeats `count` times, `step` bytes apart
 Steps = tuple[tuple[int, int], ...]
-# (first row, past the last row, first byte, past the last byte)
-Rectangle = tuple[int, int, int, int]
 # (first row, past the last row, set of bytes of each of them)
 Band = tuple[int, int, int]
 
@@ -29,7 +27,7 @@ class Coverage:
     """A set of bytes of a table of `rows` x `width` bytes.
 
     On chip a row is a partition; in HBM it is a row of the tensor's last dimension. Sets of bytes
-    are given as integers, see the module; `add`, `covers` and so on take an interval.
+    are given as integers, see the module; `interval` and `strided` make them.
 
     Attributes:
         full: whether every byte is in the set
@@ -49,23 +47,7 @@ class Coverage:
         """Whether no byte is in the set."""
         return not self.full and not self._bands
 
-    def add(self, p0: int, p1: int, lo: int, hi: int) -> None:
-        """Put in bytes `lo:hi` of rows `p0:p1`."""
-        self.add_bytes(p0, p1, interval(lo, hi))
-
-    def remove(self, p0: int, p1: int, lo: int, hi: int) -> None:
-        """Take out bytes `lo:hi` of rows `p0:p1`."""
-        self.remove_bytes(p0, p1, interval(lo, hi))
-
-    def covers(self, p0: int, p1: int, lo: int, hi: int) -> bool:
-        """Whether all of bytes `lo:hi` of rows `p0:p1` are in the set."""
-        return self.covers_bytes(p0, p1, interval(lo, hi))
-
-    def touches(self, p0: int, p1: int, lo: int, hi: int) -> bool:
-        """Whether any of bytes `lo:hi` of rows `p0:p1` is in the set."""
-        return self.touches_bytes(p0, p1, interval(lo, hi))
-
-    def add_bytes(self, p0: int, p1: int, mask: int) -> None:
+    def add(self, p0: int, p1: int, mask: int) -> None:
         """Put in the bytes `mask` of rows `p0:p1`."""
         if self.full or not mask:
             return
@@ -87,14 +69,14 @@ class Coverage:
             if self.full:
                 bands.clear()
 
-    def remove_bytes(self, p0: int, p1: int, mask: int) -> None:
+    def remove(self, p0: int, p1: int, mask: int) -> None:
         """Take out the bytes `mask` of rows `p0:p1`."""
         if self.full:
             self.full = False
             self._bands.append((0, self.rows, interval(0, self.width)))
         self._change(p0, p1, lambda have: have & ~mask)
 
-    def covers_bytes(self, p0: int, p1: int, mask: int) -> bool:
+    def covers(self, p0: int, p1: int, mask: int) -> bool:
         """Whether all of the bytes `mask` of rows `p0:p1` are in the set."""
         if self.full:
             return True
@@ -103,7 +85,7 @@ class Coverage:
             return mask & bands[0][2] == mask
         return all(mask & have == mask for _, _, have in self.within(p0, p1))
 
-    def touches_bytes(self, p0: int, p1: int, mask: int) -> bool:
+    def touches(self, p0: int, p1: int, mask: int) -> bool:
         """Whether any of the bytes `mask` of rows `p0:p1` is in the set."""
         if self.full:
             return True

@@ -51,18 +51,15 @@ def scalar_value(index: MemoryView | VirtualRegister, argument: str) -> int:
     Raises:
         NkiValidationError: it has none, since the run computes no values or nothing wrote it.
     """
-    if isinstance(index, VirtualRegister):
-        value = index.value
-        if value is None:
-            raise NkiValidationError(
-                f"{argument}: the register holds no value; a run without numerics knows only "
-                "values that come from Python numbers or directly from input arrays"
-            )
-        return int(value)
     found = known_value(index)
-    if found is None:
-        raise NkiValidationError(f"{argument}: {index!r} has no values in a run without numerics")
-    return found
+    if found is not None:
+        return found
+    if isinstance(index, VirtualRegister):
+        raise NkiValidationError(
+            f"{argument}: the register holds no value; a run without numerics knows only values "
+            "that come from Python numbers or directly from input arrays"
+        )
+    raise NkiValidationError(f"{argument}: {index!r} has no values in a run without numerics")
 
 
 def index_value(view: MemoryView) -> tuple[int, bool]:

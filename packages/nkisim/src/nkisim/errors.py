@@ -21,6 +21,18 @@ class NkiMismatchError(NkiError, RuntimeError):
     """Cores that meet in one collective, barrier or exchange disagree about what it is."""
 
 
+class NkiPeerError(NkiError, RuntimeError):
+    """A core waited for another that failed; the cause is the other's error.
+
+    Attributes:
+        cores: the core that failed first, or several that failed together
+    """
+
+    def __init__(self, text: str, cores: tuple[int, ...]) -> None:
+        super().__init__(text)
+        self.cores = cores
+
+
 class NkiOutsideKernelError(NkiError, RuntimeError):
     """A function of the language was called while no kernel runs."""
 

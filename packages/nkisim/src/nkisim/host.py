@@ -16,9 +16,8 @@ from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion, NcVersion
 from nkisim.errors import NkiValidationError
 from nkisim.storage import Storage, flat_bytes
-from nkisim.tensor import NkiTensor
+from nkisim.tensor import NkiTensor, whole
 from nkisim.trace import Place
-from nkisim.views import contiguous_strides
 
 Array = npt.NDArray[Any]
 
@@ -76,9 +75,7 @@ class Argument:
             )
         storage = Storage(place, data, 0, 0)
         storage.coverage.full = True
-        self.tensor = NkiTensor(
-            storage, place.dtype, place.shape, contiguous_strides(place.shape), 0
-        )
+        self.tensor = whole(storage)
 
     def _held(self, array: Array, numerics: bool) -> Array:
         """An array that the kernel may write to."""

@@ -6,22 +6,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from nkisim.errors import NkiError
-
 # from the payload of every core that takes part to the result of each; None: no results
 Action = Callable[[dict[int, Any]], dict[int, Any] | None]
-
-
-class NkiPeerError(NkiError, RuntimeError):
-    """A core waited for another that failed; the cause is the other's error.
-
-    Attributes:
-        cores: the core that failed first, or several that failed together
-    """
-
-    def __init__(self, text: str, cores: tuple[int, ...]) -> None:
-        super().__init__(text)
-        self.cores = cores
 
 
 @dataclass(frozen=True)

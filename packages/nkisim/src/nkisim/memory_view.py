@@ -138,9 +138,6 @@ class MemoryView:
             raise NkiValidationError(f"{self!r} has no values in a run without numerics")
         if storage.accumulation is not None:
             storage.accumulation.flush(storage)
-            for other in storage.alive_neighbours():
-                if other.accumulation is not None:
-                    other.accumulation.flush(other)
         item = self.dtype.itemsize
         strides = [stride * item for stride in self.strides]
         if storage.pitch:

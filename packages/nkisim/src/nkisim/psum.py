@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nkisim import dtypes
-from nkisim.coverage import Coverage, Rectangle
+from nkisim.coverage import Band, Coverage, interval
 from nkisim.extents import overlap
 from nkisim.tensor import NkiTensor
 from nkisim.views import Shape
@@ -68,18 +68,7 @@ class BufferPool:
 
     def pending_at(self, place: Place) -> list[Storage]:
         """Those that have a byte in common with `place`."""
-        return [other for other in self._pending if _overlap(other.place, place)]
-
-
-def _overlap(a: Place, b: Place) -> bool:
-    if a.address is None or b.address is None:
-        return False
-    return (
-        a.base_partition < b.base_partition + b.partitions
-        and b.base_partition < a.base_partition + a.partitions
-        and a.address < b.address + b.bytes_per_partition
-        and b.address < a.address + a.bytes_per_partition
-    )
+        return [other for other in self._pending if other.place.meets(place)]
 
 
 class Plan(NamedTuple):
@@ -146,17 +135,19 @@ class Accumulation:
     def __init__(self, core: Core, partitions: int, width: int) -> None:
         self._core = core
         self._written = Coverage(partitions, width)
-        # the window of the last matmul: a chain asks about the same one again and again
-        self._last: tuple[int, int, int, int] | None = None
+        # the bytes of the last matmul: a chain asks about the same ones again and again
+        self._last: tuple[Any, ...] | None = None
         self._chains: dict[View, _Chain] = {}
 
     def flush(self, storage: Storage) -> None:
         """Compute what is still to be added up; `storage` is the tensor that owns this."""
-        pool = self._core.buffers
-        for other in pool.pending_at(storage.place):
+        self._flush_others(storage)
+        self._flush_own(storage)
+
+    def _flush_others(self, storage: Storage) -> None:
+        for other in self._core.buffers.pending_at(storage.place):
             if other is not storage and other.accumulation is not None:
                 other.accumulation._flush_own(other)
-        self._flush_own(storage)
 
     def _flush_own(self, storage: Storage) -> None:
         if not self._chains:
@@ -177,37 +168,27 @@ class Accumulation:
         Call it once for each instruction: it also notes that `dst` has been written.
         """
         access = dst.access()
-        window = None
-        if not access.steps and not access.dynamic:
-            window = (access.p0, access.p1, access.lo, access.hi)
-            if window == self._last:
-                return _OVERWRITES if accumulate is False else _ADDS
-        self._last = window
+        bytes_ = (access.p0, access.p1, access.lo, access.run, access.steps, access.dynamic)
+        if bytes_ == self._last:
+            return _OVERWRITES if accumulate is False else _ADDS
+        self._last = bytes_
         written = self._written
-        if window is not None and accumulate is not True:
-            base = access.place.base_partition
-            p0, p1, lo, hi = access.p0 - base, access.p1 - base, access.lo, access.hi
-            if accumulate is False or not written.touches(p0, p1, lo, hi):
-                written.add(p0, p1, lo, hi)
-                return _OVERWRITES
         if access.dynamic:
-            boxes = [(0, written.rows, 0, written.width)]
+            bands = [(0, written.rows, interval(0, written.width))]
         else:
-            boxes = dst.storage.boxes(access)
-        plan = self._decide(op, dst, accumulate, boxes)
-        for box in boxes:
-            written.add(*box)
+            bands = dst.storage.bands(access)
+        plan = self._decide(op, dst, accumulate, bands)
+        for band in bands:
+            written.add(*band)
         return plan
 
-    def _decide(
-        self, op: str, dst: NkiTensor, accumulate: bool | None, boxes: list[Rectangle]
-    ) -> Plan:
+    def _decide(self, op: str, dst: NkiTensor, accumulate: bool | None, bands: list[Band]) -> Plan:
         written = self._written
         if accumulate is False:
             return _OVERWRITES
-        if accumulate is None and not any(written.touches(*box) for box in boxes):
+        if accumulate is None and not any(written.touches(*band) for band in bands):
             return _OVERWRITES
-        if all(written.covers(*box) for box in boxes):
+        if all(written.covers(*band) for band in bands):
             return _ADDS
         if accumulate is None:
             return Plan(written.bits().copy(), False)
@@ -247,9 +228,7 @@ class Accumulation:
         access = dst.access()
         if any(overlap(access, other.access) for other in self._chains.values()):
             self._flush_own(storage)
-        for neighbour in self._core.buffers.pending_at(storage.place):
-            if neighbour is not storage and neighbour.accumulation is not None:
-                neighbour.accumulation.flush(neighbour)
+        self._flush_others(storage)
         chain = _Chain(dst, adds, self._core.buffers, m, n)
         self._chains[chain.view] = chain
         if storage.place.addressed:

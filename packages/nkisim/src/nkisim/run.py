@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import math
 import sys
 import threading
 import time
@@ -22,9 +23,8 @@ from nkisim.enums import MemoryRegion
 from nkisim.errors import NkiMismatchError, NkiValidationError
 from nkisim.settings import Settings
 from nkisim.storage import Bytes, Storage, poisoned
-from nkisim.tensor import NkiTensor
+from nkisim.tensor import NkiTensor, whole
 from nkisim.trace import Access, Instruction, Place, Trace
-from nkisim.views import contiguous_strides
 from nkisim.watch import Watch
 
 # positional arguments and keyword arguments
@@ -56,7 +56,6 @@ class Run:
         self.exchanged: set[Place] = set()
         self.communicator = Communicator(ranks * lnc, lnc, settings.stall_seconds)
         self._lock = threading.Lock()
-        self._serials = [0] * (ranks * lnc)
         self._shared: dict[tuple[int, int], tuple[str, NkiTensor]] = {}
         self.cores = [Core(self, rank, number) for rank in range(ranks) for number in range(lnc)]
         self.hazards = Watch(ranks, lnc)
@@ -64,16 +63,6 @@ class Run:
         self._awaiting: set[int] = set()
         # one core by itself cannot race with anyone
         self.watches = ranks * lnc > 1
-
-    def next_serial(self) -> int:
-        """The number of a new tensor of the current core; of each core they count from 0, so that
-        they do not depend on how the cores take turns."""
-        core = current_or_none()
-        if core is None:
-            raise RuntimeError("a tensor is allocated outside a kernel")
-        serial = self._serials[core.id]
-        self._serials[core.id] = serial + 1
-        return serial
 
     def shared_tensor(
         self, core: Core, shape: tuple[int, ...], dtype: DType, name: str
@@ -106,20 +95,14 @@ class Run:
     def _new_shared(
         self, core: Core, shape: tuple[int, ...], dtype: DType, name: str, number: int
     ) -> NkiTensor:
-        size = dtype.itemsize
-        for extent in shape:
-            size *= extent
-        region = MemoryRegion.shared_hbm
+        size = math.prod(shape) * dtype.itemsize
         owner = core.id if self.lnc == 1 else None
-        place = Place(
-            number, region, name or f"{region.value}#{number}", shape, dtype, 1, size, owner
-        )
+        place = Place(number, MemoryRegion.shared_hbm, name, shape, dtype, 1, size, owner)
         place.code, place.line = kernel_position(sys._getframe(1))
         data = poisoned(size) if core.numerics else None
         if self.lnc == 1:
-            return NkiTensor(Storage(place, data, 0, 0), dtype, shape, contiguous_strides(shape), 0)
-        storage = SharedStorage(place, data, self)
-        return NkiTensor(storage, dtype, shape, contiguous_strides(shape), 0)
+            return whole(Storage(place, data, 0, 0))
+        return whole(SharedStorage(place, data, self))
 
     def await_peer(self, core: Core, done: Callable[[], bool]) -> bool:
         """Wait until the other core of the rank has done something, or gets no further by itself.
@@ -279,9 +262,7 @@ class _Prepared:
     def _tensor(self, value: Any, name: str) -> NkiTensor:
         run = self._run
         shape, dtype = host.shape_and_dtype(value, name, run.settings.target)
-        size = dtype.itemsize
-        for extent in shape:
-            size *= extent
+        size = math.prod(shape) * dtype.itemsize
         owner = self._rank if run.lnc == 1 else None
         region = host.argument_region(run.lnc)
         place = Place(len(self._arguments), region, name, shape, dtype, 1, size, owner)

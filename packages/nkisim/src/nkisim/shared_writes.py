@@ -42,8 +42,9 @@ class SharedWrites:
     its own tensor only.
 
     Two writes by DMA to the same bytes, and a read of what the reading core has written itself, are
-    left to `nkisim.shared_values`, which looks at what was written. Nothing is said of them in a
-    run without numerics.
+    left to `nkisim.shared_values`, which looks at what was written. That takes a meeting which
+    waits: a core that has passed it stores after all that the others stored before it. Nothing is
+    said of them in a run without numerics.
 
     Arguments:
         cores: how many cores the rank has

@@ -70,7 +70,7 @@ def profile(
     chosen = (settings or Settings()).changed(numerics=numerics, trace=True)
     if target is not None:
         chosen = chosen.changed(target=target)
-    _, trace = launch(prepared(kernel, lnc), chosen, 1, [(args, kwargs)])
+    _, trace = launch(prepared(kernel, lnc), chosen, 1, [(args, kwargs)], fits=False)
     return make(trace)
 
 
@@ -116,8 +116,10 @@ class World:
         results, _ = self.launch(kernel, inputs)
         return results
 
-    def launch(self, kernel: Any, inputs: Sequence[Any]) -> tuple[list[Any], Trace]:
-        """As `run`, with the trace."""
+    def launch(
+        self, kernel: Any, inputs: Sequence[Any], *, fits: bool = True
+    ) -> tuple[list[Any], Trace]:
+        """As `run`, with the trace; `fits` is that of `nkisim.simulation.launch`."""
         known = as_kernel(kernel)
         if known.grid and known.lnc != self.lnc:
             raise NkiValidationError(
@@ -127,11 +129,11 @@ class World:
             raise ValueError(f"inputs has {len(inputs)} entries; there are {self.ranks} ranks")
         on_cores = known if known.grid or self.lnc == 1 else known[self.lnc]
         arguments = [_arguments(entry, rank) for rank, entry in enumerate(inputs)]
-        return launch(on_cores, self.settings, self.ranks, arguments)
+        return launch(on_cores, self.settings, self.ranks, arguments, fits=fits)
 
     def profile(self, kernel: Any, inputs: Sequence[Any]) -> Report:
         """As `run`, for a report of the chip's time; see `nkisim.profile`."""
-        _, trace = self.launch(kernel, inputs)
+        _, trace = self.launch(kernel, inputs, fits=False)
         return make(trace)
 
     def __repr__(self) -> str:
@@ -150,9 +152,17 @@ def _arguments(entry: Any, rank: int) -> Arguments:
 
 
 def launch(
-    kernel: Kernel, settings: Settings, ranks: int, arguments: Sequence[Arguments]
+    kernel: Kernel,
+    settings: Settings,
+    ranks: int,
+    arguments: Sequence[Arguments],
+    *,
+    fits: bool = True,
 ) -> tuple[list[Any], Trace]:
     """Run a kernel on every core of every rank; the results of each rank, and the trace.
+
+    Args:
+        fits: whether to look that the tensors fit, which `report.make` does as well.
 
     Raises:
         NkiCapacityError: the tensors of a core do not fit.
@@ -161,14 +171,14 @@ def launch(
     run = Run(settings, ranks, kernel.lnc, kernel.grid)
     results = run.execute(kernel.function, arguments)
     trace = run.trace()
-    if settings.trace:
+    if settings.trace and fits:
         for core, core_trace in zip(run.cores, trace.cores, strict=True):
             try:
                 placement.place(core_trace, core.machine)
             except NkiCapacityError as error:
                 core.violation("capacity", str(error))
-        if kernel.schedule:
-            _apply_schedule(kernel, trace)
+    if settings.trace and kernel.schedule:
+        _apply_schedule(kernel, trace)
     return results, trace
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nkisim.address_map import AddressMap
-from nkisim.coverage import Band, Coverage, Rectangle, interval, row_bands, strided
+from nkisim.coverage import Band, Coverage, interval, row_bands, strided
 from nkisim.trace import Access, Instruction, Place
 
 if TYPE_CHECKING:
@@ -63,17 +63,6 @@ class Storage:
             return [(access.p0 - base, access.p1 - base, mask)]
         return row_bands(access.lo, access.run, access.steps, self.coverage.width)
 
-    def boxes(self, access: Access) -> list[Rectangle]:
-        """`access`, on chip, as rectangles of the coverage table."""
-        base = self.place.base_partition
-        p0, p1 = access.p0 - base, access.p1 - base
-        if not access.steps:
-            return [(p0, p1, access.lo, access.hi)]
-        starts = [access.lo]
-        for step, count in access.steps:
-            starts = [start + step * k for start in starts for k in range(count)]
-        return [(p0, p1, start, start + access.run) for start in starts]
-
     def mark_written(self, access: Access, by: Instruction) -> None:
         """Note that `access` was written; whoever shares its bytes has lost them."""
         coverage = self.coverage
@@ -83,14 +72,13 @@ class Storage:
             return
         if access.dynamic:
             # which bytes is known only on the device: none of them can be called unwritten
-            coverage.add(0, coverage.rows, 0, coverage.width)
+            coverage.add(0, coverage.rows, interval(0, coverage.width))
         elif self.pitch and not access.steps:
-            base, lo = self.place.base_partition, access.lo
-            mask = ((1 << (access.hi - lo)) - 1) << lo
-            coverage.add_bytes(access.p0 - base, access.p1 - base, mask)
+            base = self.place.base_partition
+            coverage.add(access.p0 - base, access.p1 - base, interval(access.lo, access.hi))
         else:
             for band in self.bands(access):
-                coverage.add_bytes(*band)
+                coverage.add(*band)
 
     def was_written(self, access: Access) -> bool:
         """Whether every byte of `access` was written through this tensor, and is still there."""
@@ -98,10 +86,10 @@ class Storage:
         if coverage.full or access.dynamic:
             return True
         if self.pitch and not access.steps:
-            base, lo = self.place.base_partition, access.lo
-            mask = ((1 << (access.hi - lo)) - 1) << lo
-            return coverage.covers_bytes(access.p0 - base, access.p1 - base, mask)
-        return all(coverage.covers_bytes(*band) for band in self.bands(access))
+            base = self.place.base_partition
+            run = interval(access.lo, access.hi)
+            return coverage.covers(access.p0 - base, access.p1 - base, run)
+        return all(coverage.covers(*band) for band in self.bands(access))
 
     def breach(self, access: Access) -> str:
         """The rule that reading `access` breaks, not all of which `was_written`.
@@ -111,15 +99,15 @@ class Storage:
         `uninitialized`.
         """
         missing = [part for band in self.bands(access) for part in self.coverage.missing(*band)]
-        if self.lost is not None and any(self.lost.touches_bytes(*part) for part in missing):
+        if self.lost is not None and any(self.lost.touches(*part) for part in missing):
             return "overwritten"
         rest = Coverage(self.coverage.rows, self.coverage.width)
         for part in missing:
-            rest.add_bytes(*part)
+            rest.add(*part)
         for other in self.alive_neighbours():
             for part in missing:
                 for held in _seen_from(self, other, part):
-                    rest.remove_bytes(*held)
+                    rest.remove(*held)
         return "aliased" if rest.empty else "uninitialized"
 
     def alive_neighbours(self) -> list[Storage]:
@@ -141,13 +129,13 @@ class Storage:
 
     def _lose(self, band: Band, by: Instruction) -> None:
         p0, p1, mask = band
-        if p0 >= p1 or not self.coverage.touches_bytes(p0, p1, mask):
+        if p0 >= p1 or not self.coverage.touches(p0, p1, mask):
             return
         if self.lost is None:
             self.lost = Coverage(self.coverage.rows, self.coverage.width)
         for first, last, have in self.coverage.within(p0, p1):
-            self.lost.add_bytes(first, last, have & mask)
-        self.coverage.remove_bytes(p0, p1, mask)
+            self.lost.add(first, last, have & mask)
+        self.coverage.remove(p0, p1, mask)
         self.clobbered_by = by
         if self.coverage.empty and self.neighbours is not None:
             self.neighbours.leave(self)

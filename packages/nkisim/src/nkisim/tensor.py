@@ -13,8 +13,10 @@ from nkisim.indexing import DynamicSlice
 from nkisim.memory_view import MemoryView
 from nkisim.register import VirtualRegister
 from nkisim.shaped_view import ShapedView
+from nkisim.storage import Storage
+from nkisim.views import contiguous_strides
 
-__all__ = ["DynamicSlice", "NkiTensor"]
+__all__ = ["DynamicSlice", "NkiTensor", "whole"]
 
 _FULL = slice(None)
 _DYNAMIC = (DynamicSlice, VirtualRegister, MemoryView)
@@ -209,3 +211,9 @@ class NkiTensor(ShapedView):
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
         """Free elements chosen by `index`; see `nkisim.access_pattern`."""
         return NkiTensor(self.storage, *indirect(self, index, num_elem))
+
+
+def whole(storage: Storage) -> NkiTensor:
+    """All of an allocated tensor, as it was allocated."""
+    place = storage.place
+    return NkiTensor(storage, place.dtype, place.shape, contiguous_strides(place.shape), 0)

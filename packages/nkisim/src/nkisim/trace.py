@@ -14,6 +14,11 @@ from typing import Any
 from nkisim.dtypes import DType
 from nkisim.enums import Engine, MemoryRegion, NcVersion
 
+# the collectives that move each source to one other rank, and that complete when waited for
+PERMUTES = frozenset(
+    {"collective_permute", "collective_permute_implicit", "collective_permute_implicit_reduce"}
+)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -41,7 +46,9 @@ class Place:
     """Where one allocated tensor lives, and when it is used; what is left of it in a trace.
 
     Attributes:
+        serial: tells it from the other tensors of its core, or of what its core shares
         region: SBUF, PSUM, private or shared HBM
+        name, named: what the kernel calls it; where it says nothing, one made of the serial
         partitions: partitions on chip; 1 in HBM
         bytes_per_partition: bytes of each partition; all bytes in HBM
         base_partition, address: the first partition and the first byte in it, where the kernel or
@@ -51,12 +58,12 @@ class Place:
         core: the core (`rank * lnc + core`) that owns it; None for shared HBM
         code, line: the source position of the allocation
         first, last: the indices, in its core's trace, of the first and last instruction that
-            touches it; -1 where there is none. Not kept for shared HBM.
+            touches it; -1 where there is none. They say nothing where several cores touch it.
     """
 
     __slots__ = (
         "address", "addressed", "base_partition", "bytes_per_partition", "code", "core", "dtype",
-        "first", "kind", "last", "line", "name", "partitions", "region", "serial", "shape",
+        "first", "kind", "last", "line", "name", "named", "partitions", "region", "serial", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +79,8 @@ class Place:
     ) -> None:
         self.serial = serial
         self.region = region
-        self.name = name
+        self.named = bool(name)
+        self.name = name or f"{region.value}#{serial}"
         self.shape = shape
         self.dtype = dtype
         self.partitions = partitions
@@ -90,6 +98,23 @@ class Place:
     @property
     def on_chip(self) -> bool:
         return self.region is MemoryRegion.sbuf or self.region is MemoryRegion.psum
+
+    def touch(self, index: int) -> None:
+        """Note that instruction `index` uses this tensor."""
+        if self.first < 0:
+            self.first = index
+        self.last = index
+
+    def meets(self, other: Place) -> bool:
+        """Whether both have addresses in the same memory, and bytes in common there."""
+        if self.address is None or other.address is None or self.region is not other.region:
+            return False
+        return (
+            self.base_partition < other.base_partition + other.partitions
+            and other.base_partition < self.base_partition + self.partitions
+            and self.address < other.address + other.bytes_per_partition
+            and other.address < self.address + self.bytes_per_partition
+        )
 
     @property
     def location(self) -> str:

@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING
 from nkisim.hazards import InFlight, Race
 from nkisim.memory_view import MemoryView
 from nkisim.shared_writes import SharedWrites
-from nkisim.trace import Access, Instruction, Place
+from nkisim.trace import PERMUTES, Access, Instruction, Place
 
 if TYPE_CHECKING:
     from nkisim.core import Core
-
-PERMUTES = frozenset(
-    {
-        "collective_permute",
-        "collective_permute_implicit",
-        "collective_permute_implicit_reduce",
-    }
-)
-
 
 _NOTHING = nullcontext()
 

@@ -12,22 +12,15 @@ from typing import NamedTuple
 
 from nkisim.errors import NkiError
 from nkisim.machine import Machine
-from nkisim.trace import Meeting
+from nkisim.trace import PERMUTES, Meeting
 
 MESH_LIMIT = 1 << 20
 RDH_LIMIT = 56 << 20
 
-_EXCHANGES = frozenset(
-    {
-        "collective_permute",
-        "collective_permute_implicit",
-        "collective_permute_implicit_reduce",
-    }
-)
 _ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_v"})
 _GATHERS = frozenset({"all_gather", "all_gather_v"})
 # started by an engine, carried out by the collective cores and DMA engines
-COLLECTIVES = _EXCHANGES | _ALL_TO_ALL | _GATHERS | frozenset({"all_reduce", "reduce_scatter"})
+COLLECTIVES = PERMUTES | _ALL_TO_ALL | _GATHERS | frozenset({"all_reduce", "reduce_scatter"})
 # everything that meets other cores
 TRIGGERS = COLLECTIVES | frozenset({"core_barrier", "sendrecv"})
 
@@ -68,7 +61,7 @@ def exchange(meeting: Meeting, lnc: int, machine: Machine, by_gpsimd: bool = Fal
     hop_ns, rate = _link(meeting, lnc, machine)
     if n <= 1:
         return Exchange(machine.dma_start_ns, size / rate, size)
-    if kind in _EXCHANGES:
+    if kind in PERMUTES:
         return Exchange(hop_ns, size / rate, size)
     if kind in _ALL_TO_ALL:
         moved = size * (n - 1) // n
