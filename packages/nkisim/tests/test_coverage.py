@@ -50,6 +50,8 @@ def test_a_set_is_the_table_of_its_bytes(data: st.DataObject) -> None:
         part[p0:p1, lo:hi] = True
         assert coverage.covers(p0, p1, interval(lo, hi)) == table[p0:p1, lo:hi].all()
         assert coverage.touches(p0, p1, interval(lo, hi)) == table[p0:p1, lo:hi].any()
+        both = coverage.touches(p0, p1, interval(lo, hi)), coverage.covers(p0, p1, interval(lo, hi))
+        assert coverage.shares(p0, p1, interval(lo, hi)) == both
         missing = coverage.missing(p0, p1, interval(lo, hi))
         np.testing.assert_array_equal(table_of(missing, rows, width), part & ~table)
         within = coverage.within(p0, p1)

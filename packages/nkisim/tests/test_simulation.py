@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -267,6 +269,48 @@ def test_a_failed_run_leaves_nothing_behind(lnc):
     np.testing.assert_array_equal(bounded(lambda: simulate(copied)[lnc](X)), X)
     with pytest.raises(NkiOutsideKernelError, match="outside a kernel"):
         nl.ndarray((2, 2), nl.float32, nl.sbuf)
+
+
+@pytest.mark.parametrize("ranks, lnc", [(1, 1), (2, 2)])
+def test_the_memory_of_a_run_goes_with_it(ranks, lnc):
+    """At once, and not with the next full collection, which may be many runs later."""
+    cores = []
+
+    def kernel(x):
+        cores.append(weakref.ref(current_or_none()))
+        bank = nl.ndarray((128, 128), nl.float32, nl.psum, address=(0, 0))
+        tile = nl.ndarray((128, 128), nl.float32, address=(0, 0))
+        nisa.dma_copy(tile, x)
+        # left to be added up when the kernel ends
+        nisa.nc_matmul(bank, tile, tile)
+        out = nl.ndarray((128, 128), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(out, tile)
+        return out
+
+    gc.collect()
+    gc.disable()
+    try:
+        World(ranks, lnc).run(kernel, [(np.ones((128, 128), np.float32),)] * ranks)
+        left = [core() for core in cores if core() is not None]
+    finally:
+        gc.enable()
+    assert len(cores) == ranks * lnc
+    assert left == []
+
+
+def test_a_run_leaves_frozen_objects_and_thresholds_alone():
+    kept = gc.get_threshold()
+    simulate(copied)(np.ones((128, 4), np.float32))
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == kept
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        simulate(copied)(np.ones((128, 4), np.float32))
+        # objects that were frozen may still be freed when nobody refers to them
+        assert 0 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()
 
 
 def test_wrong_arguments_are_pythons_own_error():

@@ -315,6 +315,10 @@ class Communicator:
         """Take `counts.progress` for the number of instructions that `core` has issued."""
         self._followed[core] = counts
 
+    def unfollow(self) -> None:
+        """After the run: let go of what was followed."""
+        self._followed.clear()
+
     def progress(self) -> list[int] | None:
         """How many instructions each core has issued; None if not all of them are followed."""
         if len(self._followed) < self.cores:

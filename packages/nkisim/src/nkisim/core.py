@@ -103,8 +103,18 @@ class Core:
         self._allocations = 0
         self.meetings: dict[Any, int] = {}
         self.buffers = BufferPool()
+        # what a kernel may use of a partition
+        self._partition_bytes = {
+            MemoryRegion.sbuf: self.machine.sbuf_bytes_per_partition,
+            MemoryRegion.psum: self.machine.psum_bytes_per_partition,
+        }
         self._memory: dict[MemoryRegion, Bytes] = {}
         self._addressed = {MemoryRegion.sbuf: AddressMap(), MemoryRegion.psum: AddressMap()}
+
+    def close(self) -> None:
+        """Let go of what it holds that may hold it."""
+        self.buffers = BufferPool()
+        self._memory.clear()
 
     # Rules
 
@@ -139,15 +149,9 @@ class Core:
         """All bytes of SBUF or PSUM, partition after partition."""
         found = self._memory.get(region)
         if found is None:
-            found = poisoned(self.machine.partitions * self.partition_bytes(region))
+            found = poisoned(self.machine.partitions * self._partition_bytes[region])
             self._memory[region] = found
         return found
-
-    def partition_bytes(self, region: MemoryRegion) -> int:
-        """How many bytes of a partition a kernel may use."""
-        if region is MemoryRegion.psum:
-            return self.machine.psum_bytes_per_partition
-        return self.machine.sbuf_bytes_per_partition
 
     def allocate(
         self,
@@ -215,7 +219,7 @@ class Core:
                 f"{place}: {place.partitions} partitions; on chip a tensor has at most "
                 f"{self.machine.partitions}",
             )
-        limit = self.partition_bytes(place.region)
+        limit = self._partition_bytes[place.region]
         if place.bytes_per_partition > limit:
             self.violation(
                 "capacity",
@@ -225,7 +229,7 @@ class Core:
 
     def _addressed_storage(self, place: Place, address: tuple[int, int]) -> Storage:
         partition, byte = _checked_address(place, address)
-        limit = self.partition_bytes(place.region)
+        limit = self._partition_bytes[place.region]
         if partition + place.partitions > self.machine.partitions:
             self.violation(
                 "capacity",
@@ -384,7 +388,8 @@ def operand_name(frame: FrameType | None, tensor: NkiTensor) -> str:
 
 def _checked_address(place: Place, address: Any) -> tuple[int, int]:
     try:
-        partition, byte = (operator.index(part) for part in address)
+        partition, byte = address
+        partition, byte = operator.index(partition), operator.index(byte)
     except (TypeError, ValueError):
         raise NkiError(
             f"address of {place} is {address!r}; on chip it must be (partition, byte)"

@@ -93,6 +93,19 @@ class Coverage:
             return False
         return any(mask & have for _, _, have in self.within(p0, p1))
 
+    def shares(self, p0: int, p1: int, mask: int) -> tuple[bool, bool]:
+        """Whether any, and whether all, of the bytes `mask` of rows `p0:p1` are in the set."""
+        if self.full:
+            return True, True
+        bands = self._bands
+        if not bands:
+            return False, False
+        first, last, have = bands[0]
+        if len(bands) == 1 and first <= p0 and p1 <= last:
+            common = mask & have
+            return common != 0, common == mask
+        return self.touches(p0, p1, mask), self.covers(p0, p1, mask)
+
     def missing(self, p0: int, p1: int, mask: int) -> list[Band]:
         """Those of the bytes `mask` of rows `p0:p1` that are not in the set."""
         if self.full:

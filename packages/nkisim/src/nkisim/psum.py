@@ -186,9 +186,15 @@ class Accumulation:
         written = self._written
         if accumulate is False:
             return _OVERWRITES
-        if accumulate is None and not any(written.touches(*band) for band in bands):
+        if len(bands) == 1:
+            # by far the most frequent: one look tells both
+            some, every = written.shares(*bands[0])
+        else:
+            some = any(written.touches(*band) for band in bands)
+            every = some and all(written.covers(*band) for band in bands)
+        if accumulate is None and not some:
             return _OVERWRITES
-        if all(written.covers(*band) for band in bands):
+        if every:
             return _ADDS
         if accumulate is None:
             return Plan(written.bits().copy(), False)

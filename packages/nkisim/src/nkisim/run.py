@@ -145,6 +145,15 @@ class Run:
                 _check_same(core, returned, results[other.id])
         return converted
 
+    def close(self) -> None:
+        """Let go of all memory at once: the run and its cores hold each other, so that it would
+        stay until the next full collection."""
+        for core in self.cores:
+            core.close()
+        self.cores.clear()
+        self.communicator.unfollow()
+        self._shared.clear()
+
     def _run_cores(self, function: Callable[..., Any], prepared: list[_Prepared]) -> list[Any]:
         def body(core: Core) -> Any:
             entry = prepared[core.rank]
@@ -185,6 +194,12 @@ def _few_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        # Straight to the oldest generation, which the next full collection looks through; else the
+        # first small one would look through all that the run has left (40 ms for 20,000
+        # instructions). What the program has frozen itself is to stay frozen.
+        if gc.get_freeze_count() == 0:
+            gc.freeze()
+            gc.unfreeze()
         gc.set_threshold(*before)
 
 

@@ -169,17 +169,24 @@ def launch(
         NkiError: whatever the kernel does that the hardware does not take.
     """
     run = Run(settings, ranks, kernel.lnc, kernel.grid)
-    results = run.execute(kernel.function, arguments)
-    trace = run.trace()
-    if settings.trace and fits:
-        for core, core_trace in zip(run.cores, trace.cores, strict=True):
-            try:
-                placement.place(core_trace, core.machine)
-            except NkiCapacityError as error:
-                core.violation("capacity", str(error))
+    try:
+        results = run.execute(kernel.function, arguments)
+        trace = run.trace()
+        if settings.trace and fits:
+            _check_capacity(run, trace)
+    finally:
+        run.close()
     if settings.trace and kernel.schedule:
         _apply_schedule(kernel, trace)
     return results, trace
+
+
+def _check_capacity(run: Run, trace: Trace) -> None:
+    for core, core_trace in zip(run.cores, trace.cores, strict=True):
+        try:
+            placement.place(core_trace, core.machine)
+        except NkiCapacityError as error:
+            core.violation("capacity", str(error))
 
 
 def _apply_schedule(kernel: Kernel, trace: Trace) -> None:
