@@ -271,7 +271,7 @@ def test_a_failed_run_leaves_nothing_behind(lnc):
         nl.ndarray((2, 2), nl.float32, nl.sbuf)
 
 
-@pytest.mark.parametrize("ranks, lnc", [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("ranks", "lnc"), [(1, 1), (2, 2)])
 def test_the_memory_of_a_run_goes_with_it(ranks, lnc):
     """At once, and not with the next full collection, which may be many runs later."""
     cores = []
