@@ -138,16 +138,25 @@ class MemoryView:
             raise NkiValidationError(f"{self!r} has no values in a run without numerics")
         if storage.accumulation is not None:
             storage.accumulation.flush(storage)
-        item = self.dtype.itemsize
-        strides = [stride * item for stride in self.strides]
-        if storage.pitch:
-            width = storage.place.bytes_per_partition // item
-            partition, free = divmod(self.offset, width)
-            start = storage.base + partition * storage.pitch + free * item
-            strides[0] = self.strides[0] // width * storage.pitch
+        dtype = self.dtype
+        item = dtype.itemsize
+        given = self.strides
+        pitch = storage.pitch
+        if not pitch:
+            strides = [stride * item for stride in given]
+            return np.ndarray(
+                self.shape, dtype.numpy, data, storage.base + self.offset * item, strides
+            )
+        width = storage.place.bytes_per_partition // item
+        partition, free = divmod(self.offset, width)
+        rows = given[0] // width * pitch
+        if len(given) == 2:
+            # most tiles
+            strides = [rows, given[1] * item]
         else:
-            start = storage.base + self.offset * item
-        return np.ndarray(self.shape, self.dtype.numpy, data, start, strides)
+            strides = [rows, *[stride * item for stride in given[1:]]]
+        start = storage.base + partition * pitch + free * item
+        return np.ndarray(self.shape, dtype.numpy, data, start, strides)
 
     def values(self, group: int = 16) -> Array:
         """The elements, with any dynamic index followed; may be a view of the memory.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nkisim import dtypes
 from nkisim.alu import AluOp, resolve
 from nkisim.core import Core
 from nkisim.errors import NkiValidationError
@@ -101,6 +102,26 @@ def apply(alu: AluOp, x: values.Array, other: Any, reverse: bool) -> values.Arra
     if reverse and not alu.unary:
         return alu.function(other, x)
     return alu.function(x, other)
+
+
+def put(
+    core: Core,
+    what: str,
+    tensor: NkiTensor,
+    alu: AluOp,
+    x: values.Float32,
+    other: Any,
+    reverse: bool = False,
+) -> None:
+    """Store `apply(alu, x, other, reverse)`, with `x` `[P, N]`, converted to the tensor's type."""
+    if alu.ufunc is not None and tensor.dtype is dtypes.float32 and tensor.dynamic is None:
+        target = tensor.array()
+        if target.shape == x.shape:
+            # no temporary, unless NumPy makes one because an operand overlaps the target
+            first, second = (other, x) if reverse else (x, other)
+            alu.ufunc(first, second, target)
+            return
+    values.put(core, what, tensor, apply(alu, x, other, reverse))
 
 
 def put_bits(tensor: NkiTensor, bits: values.Array) -> None:

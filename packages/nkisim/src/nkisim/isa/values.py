@@ -21,16 +21,17 @@ Float32 = npt.NDArray[np.float32]
 def raw(tensor: NkiTensor) -> Array:
     """The elements as `[P, N]` in their own type; may be a view of the memory."""
     values = tensor.values()
-    return values.reshape(values.shape[0], -1)
+    return values if values.ndim == 2 else values.reshape(values.shape[0], -1)
 
 
 def single(tensor: NkiTensor) -> Float32:
     """The elements as `[P, N]` in fp32; may be a view of the memory."""
     values = tensor.values()
-    values = values.reshape(values.shape[0], -1)
-    if values.dtype == np.float32:
+    if values.ndim != 2:
+        values = values.reshape(values.shape[0], -1)
+    if tensor.dtype is dtypes.float32:
         return values
-    return values.astype(np.float32)
+    return values.astype(np.float32, copy=False)
 
 
 def scalar(value: Any) -> Any:
@@ -48,7 +49,7 @@ def put(core: Core, op: str, tensor: NkiTensor, values: Array) -> None:
         return
     target = tensor.array()
     # NumPy converts while it stores, which saves a temporary
-    target[...] = values.reshape(target.shape)
+    target[...] = values if values.shape == target.shape else values.reshape(target.shape)
     if dtype.itemsize == 1:
         check_overflow(core, op, tensor, target, values)
 

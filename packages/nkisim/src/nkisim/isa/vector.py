@@ -191,8 +191,8 @@ def tensor_tensor(
             result = alu_module.integer(alu, values.raw(data1), values.raw(data2), dst.dtype.numpy)
             dst.assign(result)
         else:
-            result = alu.function(values.single(data1), values.single(data2))
-            values.put(core, what, dst, result)
+            x, y = values.single(data1), values.single(data2)
+            operators.put(core, what, dst, alu, x, y.reshape(x.shape))
     return instruction
 
 
@@ -290,9 +290,10 @@ def _tensor_scalar_values(
         dst.assign(whole)
         return
     result = values.single(data)
-    for alu, operand, reverse in steps:
+    for alu, operand, reverse in steps[:-1]:
         result = operators.apply(alu, result, values.scalar(operand), reverse)
-    values.put(core, what, dst, result)
+    alu, operand, reverse = steps[-1]
+    operators.put(core, what, dst, alu, result, values.scalar(operand), reverse)
 
 
 def _plain_integer(step: Step) -> bool:
