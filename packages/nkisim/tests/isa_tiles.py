@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from nkisim import dtypes
+from nkisim import operations as nl
 from nkisim.core import Core, current
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
@@ -92,6 +93,29 @@ def empty(
 
 def core() -> Core:
     return current("a test")
+
+
+def of(shape: tuple[int, ...], dtype: DType = dtypes.float32, region: Any = None) -> Any:
+    """What makes a tile of ones."""
+    return lambda: tile(np.ones(shape), dtype, region or MemoryRegion.sbuf)
+
+
+def calling(function: Any, **defaults: Any) -> Any:
+    """What makes a call of `function`; callables among the arguments make tensors."""
+
+    def call(**changed: Any) -> Any:
+        def body() -> Any:
+            given = defaults | changed
+            return function(
+                **{
+                    k: v() if callable(v) and not isinstance(v, nl.Operation) else v
+                    for k, v in given.items()
+                }
+            )
+
+        return body
+
+    return call
 
 
 def laid(values: Array, dtype: DType, layout: str) -> NkiTensor:

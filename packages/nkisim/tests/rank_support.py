@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pytest
 
@@ -23,6 +24,9 @@ Groups = Sequence[Sequence[int]]
 
 # nothing here may hang the test run itself
 PATIENCE = 30.0
+
+LNCS = [1, 2]
+OPS = {"add": nl.add, "minimum": nl.minimum, "maximum": nl.maximum}
 
 
 def my_rows(rows: int) -> slice | None:
@@ -63,6 +67,29 @@ def group_of(groups: Groups, rank: int, ranks: int) -> list[int]:
     if not groups:
         return list(range(ranks))
     return next(list(group) for group in groups if rank in group)
+
+
+def sample(shape: tuple[int, ...], dtype: Any, seed: int) -> Any:
+    """Whole numbers, so that sums of a few are exact in all types but those of 8 bits."""
+    rng = np.random.default_rng(seed)
+    low = 0 if np.dtype(dtype).kind == "u" else -9
+    return rng.integers(low, 10, shape).astype(np.float32).astype(dtype)
+
+
+def reduced(arrays: list[Any], op: str) -> Any:
+    """`op` over all arrays, exactly, and rounded or saturated once."""
+    dtype = arrays[0].dtype
+    stack = np.stack([array.astype(np.float64) for array in arrays])
+    total = {"add": np.sum, "minimum": np.min, "maximum": np.max}[op](stack, axis=0)
+    if dtype.kind in "iu":
+        total = np.clip(total, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return total.astype(np.float32).astype(dtype)
+
+
+def same(found: Any, wanted: Any) -> None:
+    """Equal elements of one type."""
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
 
 
 def quiet(world: World, kernel: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lint_marks import marked as _marked
 
 import nkisim.collectives as ncc
 import nkisim.isa as nisa
@@ -613,11 +614,6 @@ CASES = [
 ELSEWHERE = {bad_bases: Deeper, bad_no_base: Plain, bad_property: WithProperty}
 
 
-def _marked(item: Any) -> list[int]:
-    lines, start = inspect.getsourcelines(item)
-    return [start + offset for offset, line in enumerate(lines) if "# here" in line]
-
-
 @pytest.mark.parametrize(("rule", "bad", "good"), CASES)
 def test_each_rule_finds_what_breaks_it(rule: str, bad: Any, good: Any) -> None:
     found = lint(bad)
@@ -657,71 +653,6 @@ def test_messages_name_the_front_end_and_the_place() -> None:
     assert "parser front end" in finding.message and "0.6" in finding.message
     assert "tracing front end" in lint(bad_register_if)[0].message
     assert "front end" not in lint(bad_broadcast)[0].message
-
-
-def _inner(tile: Any) -> None:
-    nisa.memset(tile[1:2], 0.0)  # here
-
-
-def _outer(tile: Any, depth: int) -> None:
-    if depth:
-        _outer(tile, depth - 1)
-    _inner(tile)
-
-
-def test_helpers_are_followed_once_and_recursion_ends() -> None:
-    def kernel(x: Any) -> None:
-        tile = nl.ndarray((P, 8), nl.float32)
-        _outer(tile, 3)
-        _outer(tile, 4)
-
-    assert [(finding.rule, finding.line) for finding in lint(kernel)] == [
-        ("partition-start", *_marked(_inner))
-    ]
-
-
-class Stage(nl.NKIObject):
-    def __init__(self, start: int):
-        self.start = start
-
-    def run(self, tile: Any) -> None:
-        self.clear(tile[3:4])
-
-    def clear(self, tile: Any) -> None:
-        nisa.memset(tile, 0.0)  # here
-
-
-def test_methods_closures_and_jitted_helpers_are_followed() -> None:
-    tile_rows = 7
-
-    @jit
-    def helper(tile: Any) -> None:
-        nisa.memset(tile[tile_rows:P], 0.0)  # here
-
-    def kernel(x: Any) -> None:
-        tile = nl.ndarray((P, 8), nl.float32)
-        Stage(0).run(tile)
-        helper(tile)
-
-    found = {(finding.rule, finding.line) for finding in lint(kernel)}
-    assert found == {
-        ("partition-start", *_marked(Stage.clear)),
-        ("partition-start", *_marked(helper.function)),
-    }
-
-
-def test_branches_that_disagree_leave_a_value_unknown() -> None:
-    def kernel(x: Any, packed: bool) -> None:
-        dtype = nl.int32
-        tile = nl.ndarray((P, 8), nl.float32)
-        if packed:
-            dtype = nl.float32
-            tile = nl.ndarray((P, 1), nl.float32)
-        wide = nl.ndarray((P, 8), nl.float32)
-        nisa.tensor_tensor(wide, wide, tile, nl.add)
-        nisa.memset(nl.ndarray((P, 8), dtype), 1.0)
-
-    assert lint(kernel) == []
 
 
 def test_a_kernel_object_a_wrapper_and_a_launch_are_the_function() -> None:

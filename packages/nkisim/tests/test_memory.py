@@ -1,10 +1,7 @@
-"""What fits where, what was written, and who shares whose bytes."""
+"""What is read must have been written, and last by the tensor that is read."""
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,216 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isa_tiles import Array, core, empty, on_core, rejected, tile, warned
+from isa_tiles import Array, empty, on_core, rejected, tile, warned
 
 import nkisim
 import nkisim.isa as nisa
 import nkisim.language as nl
 from nkisim import dtypes
 from nkisim.enums import MemoryRegion
-from nkisim.errors import NkiCapacityError
-from nkisim.isa import checks
 from nkisim.settings import Rules
-from nkisim.tensor import NkiTensor
 
 SBUF = MemoryRegion.sbuf
 PSUM = MemoryRegion.psum
 HBM = MemoryRegion.private_hbm
-
-# usable bytes of a partition of SBUF
-SBUF_BYTES = {"gen2": 180224, "gen3": 212984, "gen4": 245752}
-GENERATIONS = tuple(SBUF_BYTES)
-
-
-def full(body: Callable[[], Any], *words: str, target: str = "gen4") -> None:
-    """`body` does not fit, and the text has all of `words`."""
-    with pytest.raises(NkiCapacityError) as raised:
-        on_core(body, target)
-    for word in words:
-        assert word in str(raised.value)
-
-
-# Capacity
-
-
-@pytest.mark.parametrize("target", GENERATIONS)
-@pytest.mark.parametrize("region", [SBUF, PSUM])
-@pytest.mark.parametrize("address", [None, (0, 0)])
-def test_one_tensor_may_take_a_whole_partition(
-    target: str, region: MemoryRegion, address: tuple[int, int] | None
-) -> None:
-    limit = SBUF_BYTES[target] if region is SBUF else 16384
-
-    def body(size: int) -> None:
-        nisa.memset(nl.ndarray((2, size), nl.uint8, region, "huge", address)[:, 0:1], 0)
-
-    on_core(lambda: body(limit), target)
-    full(lambda: body(limit + 1), "huge", str(limit + 1), str(limit), target=target)
-
-
-@pytest.mark.parametrize("region", [SBUF, PSUM])
-def test_a_tensor_beyond_the_end(region: MemoryRegion) -> None:
-    limit = SBUF_BYTES["gen4"] if region is SBUF else 16384
-    start = limit - 2048
-
-    def body(size: int) -> None:
-        nl.ndarray((1, size), nl.uint8, region, "last", (0, start // 2048 * 2048))
-
-    on_core(lambda: body(2048))
-    full(lambda: body(4097), "last", str(limit))
-
-
-@pytest.mark.parametrize(("first", "count"), [(0, 129), (96, 33), (128, 1), (64, 65)])
-def test_a_tensor_on_too_many_partitions(first: int, count: int) -> None:
-    rejected(lambda: empty((count, 1), address=(first, 0)), "128")
-
-
-def test_more_than_128_partitions() -> None:
-    rejected(lambda: empty((129, 1)), "129 partitions", "128")
-
-
-@pytest.mark.parametrize("address", [(-1, 0), (0, -1)])
-def test_addresses_are_not_negative(address: tuple[int, int]) -> None:
-    rejected(lambda: empty((1, 1), address=address), "address")
-
-
-@pytest.mark.parametrize("address", [3, (1,), (1, 2, 3), ("a", 0)])
-def test_what_is_no_address(address: Any) -> None:
-    with pytest.raises(nkisim.NkiError, match="address"):
-        on_core(lambda: empty((1, 1), address=address))
-
-
-def test_tensors_that_live_at_once_must_fit_together() -> None:
-    size = SBUF_BYTES["gen4"] // 4 // 3 + 1000
-
-    def kernel(count: int, apart: bool) -> Callable[[Any], Any]:
-        def body(x: Any) -> Any:
-            tiles = []
-            for position in range(count):
-                tiles.append(nl.ndarray((1, size), nl.float32, nl.sbuf, f"tile{position}"))
-                nisa.memset(tiles[-1], 0)
-                if apart:
-                    nisa.dma_copy(x[0:1, 0:1], tiles[-1][:, 0:1])
-            for tensor in () if apart else tiles:
-                nisa.dma_copy(x[0:1, 0:1], tensor[:, 0:1])
-            return x
-
-        return body
-
-    x = np.zeros((1, 1), np.float32)
-    nkisim.simulate(kernel(2, False), target="gen4")(x)
-    # one after the other, any number of them fits
-    nkisim.simulate(kernel(9, True), target="gen4")(x)
-    with pytest.raises(NkiCapacityError) as raised:
-        nkisim.simulate(kernel(3, False), target="gen4")(x)
-    for word in ("tile0", "tile1", "tile2", str(size * 4), str(SBUF_BYTES["gen4"])):
-        assert word in str(raised.value)
-
-
-def test_addressed_tensors_at_one_address_count_once() -> None:
-    size = SBUF_BYTES["gen4"] // 4 // 2
-
-    def kernel(x: Any) -> Any:
-        for _ in range(5):
-            tensor = nl.ndarray((1, size), nl.float32, nl.sbuf, address=(0, 0))
-            nisa.memset(tensor, 0)
-            nisa.dma_copy(x, tensor[:, 0:1])
-        return x
-
-    nkisim.simulate(kernel, target="gen4")(np.zeros((1, 1), np.float32))
-
-
-@pytest.mark.parametrize("byte", [512, 2047, 4 * 2048 + 4])
-def test_psum_tensors_begin_with_a_bank(byte: int) -> None:
-    def body() -> None:
-        empty((1, 1), region=PSUM, address=(0, byte))
-
-    warned(body, "bank_start")
-    rejected(body, "2048", rules=Rules(bank_start="error"))
-
-
-@pytest.mark.parametrize("bank", range(8))
-def test_every_bank_is_a_beginning(bank: int) -> None:
-    def body() -> None:
-        empty((1, 1), region=PSUM, address=(0, bank * 2048))
-
-    on_core(body, rules=Rules.all("error"))
-
-
-# Partitions
-
-
-def test_where_operands_may_start() -> None:
-    """Up to 32 partitions in any quadrant, up to 64 in either half, more at the first one."""
-    rules = Rules()
-    legal = set()
-
-    def body() -> None:
-        table = tile(np.zeros((128, 2), np.float32))
-        for first in range(128):
-            for count in range(1, 129 - first):
-                operand = table[first : first + count]
-                try:
-                    checks.operand(core(), "op", "dst", operand)
-                except nkisim.NkiValidationError as error:
-                    assert f"starts at partition {first} with {count}" in str(error)
-                else:
-                    legal.add((first, count))
-
-    on_core(body, rules=rules)
-    wanted = {(first, count) for first in (0, 32, 64, 96) for count in range(1, 33)}
-    wanted |= {(first, count) for first in (0, 64) for count in range(33, 65)}
-    wanted |= {(0, count) for count in range(65, 129)}
-    assert legal == wanted
-
-
-def test_where_an_addressed_operand_starts_counts_from_its_memory() -> None:
-    def body(count: int, first: int, rows: slice) -> None:
-        nisa.memset(empty((count, 2), address=(first, 0))[rows], 0.0)
-
-    on_core(lambda: body(32, 96, slice(0, 32)))
-    on_core(lambda: body(64, 32, slice(32, 48)))
-    rejected(lambda: body(32, 80, slice(0, 32)), "partition 80")
-    rejected(lambda: body(64, 32, slice(0, 64)), "partition 32")
-
-
-def test_partitions_follow_one_another() -> None:
-    words = ("partition_start", "follow one another")
-    rejected(lambda: nisa.memset(empty((8, 2))[::2], 0.0), *words)
-    rejected(lambda: nisa.dma_copy(empty((4, 2)), tile(np.zeros((8, 2), np.float32))[::2]), *words)
-    rejected(lambda: nisa.dma_copy(empty((8, 2))[::2], tile(np.zeros((4, 2), np.float32))), *words)
-
-
-def test_dma_starts_at_any_partition() -> None:
-    def body() -> Array:
-        target = tile(np.zeros((8, 2), np.float32))
-        nisa.dma_copy(target[5:7], tile(np.ones((2, 2), np.float32)))
-        return target.array().copy()
-
-    found = on_core(body)
-    assert found[5:7].all() and not found[:5].any() and not found[7:].any()
-
-
-@pytest.mark.parametrize("shape", [(4, 3, 3, 4, 5), (4, 3, 3, 3, 4, 5)])
-def test_an_access_pattern_has_four_free_dimensions(shape: tuple[int, ...]) -> None:
-    def body(view: Callable[[NkiTensor], NkiTensor]) -> None:
-        nisa.memset(view(empty(shape)), 0.0)
-
-    # what is contiguous is one dimension
-    on_core(lambda: body(lambda t: t))
-    every_other = tuple(slice(None, None, 2) for _ in shape[1:])
-    if len(shape) == 5:
-        on_core(lambda: body(lambda t: t[(slice(None), *every_other)]))
-    else:
-        rejected(lambda: body(lambda t: t[(slice(None), *every_other)]), "4 free dimensions")
-
-
-def test_an_instruction_takes_64_k_elements() -> None:
-    on_core(lambda: nisa.memset(empty((1, 65536), dtypes.uint8), 0))
-    rejected(lambda: nisa.memset(empty((1, 65537), dtypes.uint8), 0), "65536 elements")
-
-
-# What was written
 
 
 def test_reading_what_nothing_wrote_names_operand_and_tensor() -> None:
@@ -576,63 +375,3 @@ def test_shared_bytes_against_a_table_of_owners(data: st.DataObject) -> None:
                     nisa.tensor_copy(empty(view.shape, dtypes.uint8), view)
 
     on_core(body, rules=Rules.all("error"))
-
-
-# Lives of tensors
-
-
-@pytest.mark.parametrize("region", [SBUF, PSUM, HBM])
-@pytest.mark.parametrize("address", [None, (0, 2048)])
-def test_the_memory_of_a_tensor_goes_with_its_last_view(
-    region: MemoryRegion, address: tuple[int, int] | None
-) -> None:
-    def body() -> None:
-        tensor = empty((4, 8), region=region, address=None if region is HBM else address)
-        storage = weakref.ref(tensor.storage)
-        copy = nisa.dma_copy if region is HBM else nisa.tensor_copy
-        copy(tensor, tile(np.zeros((4, 8), np.float32)))
-        view = tensor[:, 0:4]
-        del tensor
-        copy(empty((4, 4)), view)
-        assert storage() is not None
-        del view
-        assert storage() is None
-
-    gc.disable()
-    try:
-        on_core(body)
-    finally:
-        gc.enable()
-
-
-def test_a_tensor_that_matmuls_added_up_goes_too() -> None:
-    def body() -> None:
-        ones = tile(np.ones((4, 4), np.float32))
-        psum = empty((4, 4), region=PSUM)
-        storage = weakref.ref(psum.storage)
-        nisa.nc_matmul(psum, ones, ones)
-        nisa.tensor_copy(empty((4, 4)), psum)
-        del psum
-        assert storage() is None
-
-    gc.disable()
-    try:
-        on_core(body)
-    finally:
-        gc.enable()
-
-
-def test_a_new_psum_tensor_starts_to_accumulate_anew() -> None:
-    def body() -> list[Array]:
-        ones, found = tile(np.ones((4, 4), np.float32)), []
-        for _ in range(2):
-            psum = empty((4, 4), region=PSUM, address=(0, 2048))
-            for _ in range(3):
-                nisa.nc_matmul(psum, ones, ones)
-            out = empty((4, 4))
-            nisa.tensor_copy(out, psum)
-            found.append(out.array().copy())
-        return found
-
-    first, second = on_core(body, rules=Rules.all("error"))
-    assert (first == 12).all() and (second == 12).all()
