@@ -106,23 +106,28 @@ def points(checkout: Path) -> Iterator[Point]:
             continue
         for entry in value.elts:
             assert isinstance(entry, ast.List)
-            row = [_constant(item) for item in entry.elts]
+            row = [constant(item) for item in entry.elts]
             cycles = row[-1][0] if isinstance(row[-1], tuple) else row[-1]
             if cycles is not None:
                 yield Point(dict(zip(parameters[:-1], row[:-1], strict=True)), cycles / 1e6)
 
 
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 
 
-def _constant(node: ast.expr) -> Any:
+def constant(node: ast.expr) -> Any:
     """A literal, a name's last part (a data type), or sums and products such as 16 * 1024 + 16."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Tuple):
-        return tuple(_constant(item) for item in node.elts)
+        return tuple(constant(item) for item in node.elts)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_constant(node.left), _constant(node.right))
+        return _OPERATORS[type(node.op)](constant(node.left), constant(node.right))
     return ast.literal_eval(node)
 
 
@@ -200,12 +205,12 @@ def print_kinds(results: list[Result]) -> None:
         print(f"{kind:12}{len(errors):7} {middle:+8.1%} {min(errors):+8.1%} {max(errors):+8.1%}")
 
 
-def load(checkout: Path) -> Any:
-    """The library's kernel, with nkisim as its `nki`."""
+def load(checkout: Path, module: str = KERNEL) -> Any:
+    """A module of the library, with nkisim as its `nki`."""
     if not nkisim.install():
         raise SystemExit("an nki other than nkisim is installed; this program needs nkisim")
     sys.path.insert(0, str(checkout / "src"))
-    return importlib.import_module(KERNEL).attention_cte
+    return importlib.import_module(module)
 
 
 def main() -> None:
@@ -216,7 +221,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="a last line of figures as JSON")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=nkisim.NkiWarning)
-    kernel = load(options.nki_library)
+    kernel = load(options.nki_library).attention_cte
     chosen = [p for p in points(options.nki_library) if options.match in str(p)]
     if not chosen:
         parser.error(f"no point's description has the text {options.match!r}")
