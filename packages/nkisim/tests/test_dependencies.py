@@ -154,6 +154,18 @@ def test_results_are_waited_for_directly(buckets: None, core: CoreTrace) -> None
                 last[byte] = {j} | (last.get(byte, set()) if access.dynamic else set())
 
 
+def test_a_write_through_an_index_may_leave_what_was_there() -> None:
+    """Even one with a pattern as large as the tensor."""
+    maker = Maker()
+    table = maker.hbm(16, 64)
+    scattered = whole(table)
+    scattered.dynamic = True
+    maker.issue("some", Engine.vector, (table,))
+    maker.issue("some", Engine.vector, (scattered,))
+    maker.issue("some", Engine.vector, (), (table,))
+    assert edges(maker.trace) == {(0, 1): ANTI, (0, 2): FLOW, (1, 2): FLOW}
+
+
 def test_interleaved_columns_are_independent() -> None:
     maker = Maker()
     tile = maker.sbuf(128, 1024, address=0)
