@@ -16,9 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import importlib
 import json
-import operator
 import statistics
 import sys
 import time
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nki_library import assigned, constant, load
 
 import nkisim
 from nkisim import TensorSpec
@@ -92,13 +91,9 @@ def points(checkout: Path) -> Iterator[Point]:
     A test's parameters are a string of names and a list of lists; the last name is the time, or a
     pair whose first is that of Trainium2. Entries without a time are left out.
     """
-    tree = ast.parse((checkout / TESTS).read_text())
-    assigned: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            assigned[node.targets[0].id] = node.value
-    for name, value in assigned.items():
-        names = assigned.get(name.replace("_perms", "_params"))
+    tables = assigned(checkout / TESTS)
+    for name, value in tables.items():
+        names = tables.get(name.replace("_perms", "_params"))
         if not name.endswith("_perms") or names is None:
             continue
         parameters = [entry.strip() for entry in ast.literal_eval(names).split(",")]
@@ -110,25 +105,6 @@ def points(checkout: Path) -> Iterator[Point]:
             cycles = row[-1][0] if isinstance(row[-1], tuple) else row[-1]
             if cycles is not None:
                 yield Point(dict(zip(parameters[:-1], row[:-1], strict=True)), cycles / 1e6)
-
-
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
-def constant(node: ast.expr) -> Any:
-    """A literal, a name's last part (a data type), or sums and products such as 16 * 1024 + 16."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.Tuple):
-        return tuple(constant(item) for item in node.elts)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](constant(node.left), constant(node.right))
-    return ast.literal_eval(node)
 
 
 def arguments(point: Point) -> dict[str, Any]:
@@ -205,14 +181,6 @@ def print_kinds(results: list[Result]) -> None:
         print(f"{kind:12}{len(errors):7} {middle:+8.1%} {min(errors):+8.1%} {max(errors):+8.1%}")
 
 
-def load(checkout: Path, module: str = KERNEL) -> Any:
-    """A module of the library, with nkisim as its `nki`."""
-    if not nkisim.install():
-        raise SystemExit("an nki other than nkisim is installed; this program needs nkisim")
-    sys.path.insert(0, str(checkout / "src"))
-    return importlib.import_module(module)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Modelled against published times.")
     parser.add_argument("--nki-library", type=Path, required=True, metavar="CHECKOUT")
@@ -221,7 +189,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="a last line of figures as JSON")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=nkisim.NkiWarning)
-    kernel = load(options.nki_library).attention_cte
+    kernel = load(options.nki_library, KERNEL).attention_cte
     chosen = [p for p in points(options.nki_library) if options.match in str(p)]
     if not chosen:
         parser.error(f"no point's description has the text {options.match!r}")

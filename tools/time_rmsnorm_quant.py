@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from time_attention import constant, load
+from nki_library import assigned, constant, load
 
 import nkisim
 from nkisim import TensorSpec
@@ -53,14 +53,9 @@ class Point:
 def points(checkout: Path) -> Iterator[Point]:
     """The published times in the library's tests; of each shape the first, for the values of the
     input make no difference to the model."""
-    tree = ast.parse((checkout / TESTS).read_text())
-    assigned = {
-        node.targets[0].id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    names = [name.strip() for name in ast.literal_eval(assigned[f"{TABLE}_params"]).split(",")]
-    rows = assigned[f"{TABLE}_perms"]
+    tables = assigned(checkout / TESTS)
+    names = [name.strip() for name in ast.literal_eval(tables[f"{TABLE}_params"]).split(",")]
+    rows = tables[f"{TABLE}_perms"]
     assert isinstance(rows, ast.List)
     seen: list[dict[str, Any]] = []
     for row in rows.elts:

@@ -174,24 +174,18 @@ class Accumulation:
         self._last = bytes_
         written = self._written
         if access.dynamic:
-            bands = [(0, written.rows, interval(0, written.width))]
+            band = (0, written.rows, interval(0, written.width))
         else:
-            bands = dst.storage.bands(access)
-        plan = self._decide(op, dst, accumulate, bands)
-        for band in bands:
-            written.add(*band)
+            (band,) = dst.storage.bands(access)
+        plan = self._decide(op, dst, accumulate, band)
+        written.add(*band)
         return plan
 
-    def _decide(self, op: str, dst: NkiTensor, accumulate: bool | None, bands: list[Band]) -> Plan:
+    def _decide(self, op: str, dst: NkiTensor, accumulate: bool | None, band: Band) -> Plan:
         written = self._written
         if accumulate is False:
             return _OVERWRITES
-        if len(bands) == 1:
-            # by far the most frequent: one look tells both
-            some, every = written.shares(*bands[0])
-        else:
-            some = any(written.touches(*band) for band in bands)
-            every = some and all(written.covers(*band) for band in bands)
+        some, every = written.shares(*band)
         if accumulate is None and not some:
             return _OVERWRITES
         if every:

@@ -56,7 +56,7 @@ class Storage:
         self.accumulation: Accumulation | None = None
 
     def bands(self, access: Access) -> list[Band]:
-        """`access` as bands of the coverage table."""
+        """`access` as bands of the coverage table; on chip it is one."""
         if self.pitch:
             base = self.place.base_partition
             mask = strided(access.lo, access.run, access.steps)

@@ -191,8 +191,7 @@ def tensor_tensor(
             result = alu_module.integer(alu, values.raw(data1), values.raw(data2), dst.dtype.numpy)
             dst.assign(result)
         else:
-            x, y = values.single(data1), values.single(data2)
-            operators.put(core, what, dst, alu, x, y.reshape(x.shape))
+            operators.put(core, what, dst, alu, values.single(data1), values.single(data2))
     return instruction
 
 
