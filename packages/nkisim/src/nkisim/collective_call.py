@@ -139,7 +139,7 @@ class Call:
                 "first",
                 "collective_buffers",
             )
-        elif not place.named:
+        elif not place.given_name:
             self.broken(
                 f"{name} is {tensor!r} without a name; HBM tensors of a collective need name=",
                 "collective_buffers",

@@ -25,15 +25,23 @@ from nkisim.errors import (
     NkiValidationError,
     NkiWarning,
 )
-from nkisim.psum import Accumulation, BufferPool
+from nkisim.psum import Accumulation, Products
 from nkisim.random_streams import RandomStreams
-from nkisim.storage import Bytes, Storage, poisoned
+from nkisim.storage import Bytes, Storage, fresh_storage, poisoned
 from nkisim.tensor import NkiTensor, whole
 from nkisim.trace import Access, CoreTrace, Instruction, Place
 from nkisim.watch import as_touched
 
 if TYPE_CHECKING:
     from nkisim.run import Run
+
+# the frequent instructions that store every byte of what they write, if no index takes part
+_STORES_ALL = frozenset(
+    {
+        "activation", "dma_copy", "memset", "nc_matmul", "nc_transpose", "reciprocal",
+        "tensor_copy", "tensor_reduce", "tensor_scalar", "tensor_tensor",
+    }
+)  # fmt: skip
 
 _current: ContextVar[Core | None] = ContextVar("nkisim_core", default=None)
 
@@ -102,7 +110,7 @@ class Core:
         self.shared_allocations = 0
         self._allocations = 0
         self.meetings: dict[Any, int] = {}
-        self.buffers = BufferPool()
+        self.products = Products()
         # what a kernel may use of a partition
         self._partition_bytes = {
             MemoryRegion.sbuf: self.machine.sbuf_bytes_per_partition,
@@ -118,7 +126,7 @@ class Core:
 
     def close(self) -> None:
         """Let go of what it holds that may hold it."""
-        self.buffers = BufferPool()
+        self.products = Products()
         self._memory.clear()
 
     # Rules
@@ -192,8 +200,7 @@ class Core:
         if address is not None:
             storage = self._addressed_storage(place, address)
         else:
-            data = poisoned(shape[0] * size) if self.numerics else None
-            storage = Storage(place, data, 0, size)
+            storage = fresh_storage(place, self.numerics)
         if region is MemoryRegion.psum:
             storage.accumulation = Accumulation(self, shape[0], size)
         return whole(storage)
@@ -212,7 +219,7 @@ class Core:
         serial = self._allocations
         self._allocations = serial + 1
         place = Place(serial, region, name, shape, dtype, partitions, size, self.id)
-        place.code, place.line = kernel_position(sys._getframe(1))
+        place.code, place.line = kernel_position(sys._getframe(2))
         if self.keeps_trace:
             self.trace.places.append(place)
         return place
@@ -313,6 +320,11 @@ class Core:
         )
         for tensor in writes:
             storage = tensor.storage
+            if storage.fresh and (followed or op not in _STORES_ALL):
+                storage.settle()
+            if storage.version is not None:
+                # a collective may store at any later time
+                storage.version = None if collective else storage.version + 1
             if storage.coverage.full and storage.neighbours is None:
                 continue
             touched = None if tensor.dynamic is None else tensor.touched()
@@ -349,6 +361,7 @@ class Core:
 
     def _report_unwritten(self, op: str, tensor: NkiTensor, access: Access) -> None:
         storage = tensor.storage
+        storage.settle()
         operand = operand_name(sys._getframe(2), tensor)
         where = f"partitions {access.p0}:{access.p1}, bytes {access.lo}:{access.hi}"
         rule = storage.breach(access)

@@ -121,7 +121,7 @@ def member(kind: type[E], value: object, argument: str) -> E:
     Raises:
         TypeError: `value` is neither, a raw integer for instance.
     """
-    if isinstance(value, kind):
+    if type(value) is kind:
         return value
     if isinstance(value, str):
         for candidate in kind:

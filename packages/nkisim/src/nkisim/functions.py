@@ -55,7 +55,10 @@ class ActivationFunction:
             return False
         low, high = self.valid_range
         values = np.abs(x) if self.name == "reciprocal" else x
-        return bool(np.any((values < low) | (values > high)))
+        # these pass over NaN
+        return bool(
+            np.fmin.reduce(values, axis=None) < low or np.fmax.reduce(values, axis=None) > high
+        )
 
 
 def resolve(op: object, argument: str = "op", relu_param: float = 0.0) -> ActivationFunction:

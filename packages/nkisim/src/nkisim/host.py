@@ -115,6 +115,8 @@ def given_to_several(arguments: Sequence[Any]) -> frozenset[int]:
 
     `arguments` has an entry for each rank.
     """
+    if len(arguments) == 1:
+        return frozenset()
     found = []
     for rank, entry in enumerate(arguments):
         for value in arrays_in(entry):

@@ -34,7 +34,7 @@ class MemoryView:
         dynamic: an index that takes part in the addresses at run time, or None
     """
 
-    __slots__ = ("_access", "dtype", "dynamic", "offset", "shape", "storage", "strides")
+    __slots__ = ("_access", "_array", "dtype", "dynamic", "offset", "shape", "storage", "strides")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class MemoryView:
         self.offset = offset
         self.dynamic = dynamic
         self._access: Access | None = None
+        self._array: Array | None = None
 
     @property
     def name(self) -> str:
@@ -133,11 +134,20 @@ class MemoryView:
         What matmuls have left to add up in PSUM is added up first.
         """
         storage = self.storage
+        if storage.accumulation is not None:
+            storage.accumulation.flush(storage)
+        found = self._array
+        if found is None:
+            found = self._array = self._new_array()
+        return found
+
+    def _new_array(self) -> Array:
+        storage = self.storage
         data = storage.data
         if data is None:
             raise NkiValidationError(f"{self!r} has no values in a run without numerics")
-        if storage.accumulation is not None:
-            storage.accumulation.flush(storage)
+        if storage.fresh:
+            storage.settle()
         dtype = self.dtype
         item = dtype.itemsize
         given = self.strides

@@ -2,7 +2,7 @@
 
 A chain of matmuls that accumulate into the same elements is one product of a longer contraction.
 It is computed when someone looks: one large product takes about half the time of sixteen small
-ones on a CPU. The operands are copied when the instruction is issued, so what happens to them
+ones on a CPU. The operands are gathered when the instruction is issued, so what happens to them
 afterwards makes no difference.
 """
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from nkisim import dtypes
 from nkisim.coverage import Band, Coverage, interval
 from nkisim.extents import overlap
+from nkisim.gathered import Gathered, GatheredPool, Operand
 from nkisim.tensor import NkiTensor
 from nkisim.views import Shape
 
@@ -31,44 +32,24 @@ Bits = npt.NDArray[np.bool_]
 # offset, shape and strides of an fp32 view
 View = tuple[int, Shape, Shape]
 
-# rows of contraction that are gathered before they are multiplied, and bytes of one operand
-_MAX_ROWS = 2048
-_MAX_BYTES = 8 << 20
-# of one instruction: 128 partitions of four values each (MX)
-_MIN_ROWS = 512
 
+class Products:
+    """Of one core: what its chains of matmuls gather into, and those that others may ask for.
 
-class BufferPool:
-    """Buffers for gathered operands, by their number of columns; fresh pages are slow.
-
-    It also knows the tensors at given addresses whose products are still to be computed, and holds
-    on to them: a kernel may write to the same bytes through another tensor, or drop such a tensor
-    and read its bytes through another one.
+    Attributes:
+        pool: of gathered operands
+        pending: the tensors at given addresses whose products are still to be computed. A kernel
+            may write to the same bytes through another tensor, or drop such a tensor and read its
+            bytes through another one.
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[Float32]] = {}
-        self._pending: set[Storage] = set()
-
-    def take(self, columns: int) -> Float32:
-        free = self._free.get(columns)
-        if free:
-            return free.pop()
-        rows = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_BYTES // (4 * columns)))
-        return np.empty((rows, columns), np.float32)
-
-    def give_back(self, buffer: Float32) -> None:
-        self._free.setdefault(buffer.shape[1], []).append(buffer)
-
-    def hold(self, storage: Storage) -> None:
-        self._pending.add(storage)
-
-    def release(self, storage: Storage) -> None:
-        self._pending.discard(storage)
+        self.pool = GatheredPool()
+        self.pending: set[Storage] = set()
 
     def pending_at(self, place: Place) -> list[Storage]:
         """Those that have a byte in common with `place`."""
-        return [other for other in self._pending if other.place.meets(place)]
+        return [other for other in self.pending if other.place.meets(place)]
 
 
 class Plan(NamedTuple):
@@ -91,36 +72,34 @@ _ADDS = Plan(True, True)
 class _Chain:
     """Products into the same elements, not yet computed."""
 
-    __slots__ = ("access", "adds", "moving", "rows", "stationary", "view")
+    __slots__ = ("access", "adds", "moving", "stationary", "view")
 
-    def __init__(self, dst: NkiTensor, adds: bool, pool: BufferPool, m: int, n: int) -> None:
+    def __init__(self, dst: NkiTensor, adds: bool, stationary: Gathered, moving: Gathered) -> None:
         # not `dst` itself, which would keep its storage, and so this chain, alive
         self.view: View = (dst.offset, dst.shape, dst.strides)
         self.access = dst.access()
         self.adds = adds
-        self.rows = 0
-        self.stationary = pool.take(m)
-        self.moving = pool.take(n)
+        self.stationary = stationary
+        self.moving = moving
 
-    def has_room(self, rows: int) -> bool:
-        return self.rows + rows <= min(len(self.stationary), len(self.moving))
+    def has_room(self, stationary: Operand, moving: Operand) -> bool:
+        return self.stationary.has_room(stationary) and self.moving.has_room(moving)
 
-    def append(self, stationary: Array, moving: Array) -> None:
-        """Copy operands `[K, M]` and `[K, N]`."""
-        end = self.rows + stationary.shape[0]
-        self.stationary[self.rows : end] = stationary
-        self.moving[self.rows : end] = moving
-        self.rows = end
+    def append(self, stationary: Operand, moving: Operand) -> None:
+        self.stationary.append(stationary)
+        self.moving.append(moving)
 
     def compute(self, storage: Storage) -> None:
         """Add the product up, or put it, in the memory of the tensor."""
-        product = np.matmul(self.stationary[: self.rows].T, self.moving[: self.rows])
+        left, right = self.stationary.values().T, self.moving.values()
         offset, shape, strides = self.view
         target = NkiTensor(storage, dtypes.float32, shape, strides, offset).array()
         if self.adds:
-            target += product.reshape(target.shape)
+            target += np.matmul(left, right).reshape(target.shape)
+        elif target.ndim == 2:
+            np.matmul(left, right, target)
         else:
-            target[...] = product.reshape(target.shape)
+            target[...] = np.matmul(left, right).reshape(target.shape)
 
 
 class Accumulation:
@@ -141,26 +120,25 @@ class Accumulation:
 
     def flush(self, storage: Storage) -> None:
         """Compute what is still to be added up; `storage` is the tensor that owns this."""
-        self._flush_others(storage)
+        if self._core.products.pending:
+            self._flush_others(storage)
         self._flush_own(storage)
 
     def _flush_others(self, storage: Storage) -> None:
-        for other in self._core.buffers.pending_at(storage.place):
+        for other in self._core.products.pending_at(storage.place):
             if other is not storage and other.accumulation is not None:
                 other.accumulation._flush_own(other)
 
     def _flush_own(self, storage: Storage) -> None:
         if not self._chains:
             return
-        self._core.buffers.release(storage)
+        products = self._core.products
+        products.pending.discard(storage)
         chains, self._chains = self._chains, {}
         for chain in chains.values():
-            self._finish(chain, storage)
-
-    def _finish(self, chain: _Chain, storage: Storage) -> None:
-        chain.compute(storage)
-        self._core.buffers.give_back(chain.stationary)
-        self._core.buffers.give_back(chain.moving)
+            chain.compute(storage)
+            products.pool.give_back(chain.stationary)
+            products.pool.give_back(chain.moving)
 
     def plan(self, op: str, dst: NkiTensor, accumulate: bool | None) -> Plan:
         """What the next product into `dst` does with its old values.
@@ -208,31 +186,37 @@ class Accumulation:
         self._core.violation(
             "accumulate", f"{op}: accumulate=True, but part of dst {dst!r} was never written"
         )
+        storage.settle()
         return False
 
     def add_product(
-        self, dst: NkiTensor, stationary: Array, moving: Array, adds: Bits | bool
+        self, dst: NkiTensor, stationary: Operand, moving: Operand, adds: Bits | bool
     ) -> None:
         """Add, or put, `stationary.T @ moving` into `dst` [M, N]; operands `[K, M]`, `[K, N]`."""
         if dst.dtype is not dtypes.float32 or not isinstance(adds, bool):
-            self.add(dst, np.matmul(_single(stationary).T, _single(moving)), adds)
+            left, right = _single(stationary.values()), _single(moving.values())
+            self.add(dst, np.matmul(left.T, right), adds)
             return
         chain = self._chains.get((dst.offset, dst.shape, dst.strides))
-        if chain is None or not adds or not chain.has_room(stationary.shape[0]):
-            chain = self._new_chain(dst, adds, stationary.shape[1], moving.shape[1])
+        if chain is None or not adds or not chain.has_room(stationary, moving):
+            chain = self._new_chain(dst, adds, stationary, moving)
         chain.append(stationary, moving)
 
-    def _new_chain(self, dst: NkiTensor, adds: bool, m: int, n: int) -> _Chain:
+    def _new_chain(
+        self, dst: NkiTensor, adds: bool, stationary: Operand, moving: Operand
+    ) -> _Chain:
         storage = dst.storage
         # products for some of these elements may be waiting through another view or tensor
         access = dst.access()
         if any(overlap(access, other.access) for other in self._chains.values()):
             self._flush_own(storage)
-        self._flush_others(storage)
-        chain = _Chain(dst, adds, self._core.buffers, m, n)
+        products = self._core.products
+        if products.pending:
+            self._flush_others(storage)
+        chain = _Chain(dst, adds, products.pool.take(stationary), products.pool.take(moving))
         self._chains[chain.view] = chain
         if storage.place.addressed:
-            self._core.buffers.hold(storage)
+            products.pending.add(storage)
         return chain
 
     def add(self, dst: NkiTensor, product: Float32, adds: Bits | bool) -> None:

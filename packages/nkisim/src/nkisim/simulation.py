@@ -184,7 +184,7 @@ def launch(
 def _check_capacity(run: Run, trace: Trace) -> None:
     for core, core_trace in zip(run.cores, trace.cores, strict=True):
         try:
-            placement.place(core_trace, core.machine)
+            placement.check(core_trace, core.machine)
         except NkiCapacityError as error:
             core.violation("capacity", str(error))
 

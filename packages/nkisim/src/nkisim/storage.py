@@ -30,30 +30,39 @@ class Storage:
 
     Attributes:
         data: flat bytes, or None in a run without numerics
+        fresh: nothing has been stored in `data` yet, and it holds anything at all; see `settle`
         coverage: what was written; all of an argument
         neighbours: of a tensor that the kernel placed: the others of its memory
         lost, clobbered_by: what was ever written and then overwritten through another tensor, and
             the last instruction that did so; it is lost as long as `coverage` is without it
         accumulation: of PSUM only: what matmuls have written and not yet added up
+        version: how many instructions have written through this tensor, each before the next one is
+            issued; None where one may still store later
     """
 
     __slots__ = (
-        "__weakref__", "_alone", "accumulation", "base", "clobbered_by", "coverage", "data", "lost",
-        "neighbours", "pitch", "place",
+        "__weakref__", "_alone", "accumulation", "base", "clobbered_by", "coverage", "data",
+        "fresh", "lost", "neighbours", "pitch", "place", "version",
     )  # fmt: skip
 
     def __init__(self, place: Place, data: Bytes | None, base: int, pitch: int) -> None:
         self.place = place
         self.data = data
+        self.fresh = False
         self.base = base
         self.pitch = pitch
-        self.coverage: Coverage = _coverage(place)
+        if pitch:
+            self.coverage = Coverage(place.partitions, place.bytes_per_partition)
+        else:
+            row = place.shape[-1] * place.dtype.itemsize
+            self.coverage = Coverage(place.bytes_per_partition // row, row)
         # `entered` of the neighbours when none of them had contents at these addresses
         self._alone = -1
         self.neighbours: AddressMap | None = None
         self.lost: Coverage | None = None
         self.clobbered_by: Instruction | None = None
         self.accumulation: Accumulation | None = None
+        self.version: int | None = 0
 
     def bands(self, access: Access) -> list[Band]:
         """`access` as bands of the coverage table; on chip it is one."""
@@ -62,6 +71,16 @@ class Storage:
             mask = strided(access.lo, access.run, access.steps)
             return [(access.p0 - base, access.p1 - base, mask)]
         return row_bands(access.lo, access.run, access.steps, self.coverage.width)
+
+    def settle(self) -> None:
+        """Poison memory that is `fresh`, unless the first instruction that writes fills all of it.
+
+        To be called after that instruction was issued and before anything looks at the memory; most
+        tiles are filled by it, and then need not be filled twice.
+        """
+        if self.fresh and self.data is not None and not self.coverage.full:
+            self.data.fill(POISON)
+        self.fresh = False
 
     def mark_written(self, access: Access, by: Instruction) -> None:
         """Note that `access` was written; whoever shares its bytes has lost them."""
@@ -161,11 +180,14 @@ def _seen_from(one: Storage, other: Storage, band: Band) -> list[Band]:
     return [_translated(other.place, one.place, part) for part in held]
 
 
-def _coverage(place: Place) -> Coverage:
-    if place.on_chip:
-        return Coverage(place.partitions, place.bytes_per_partition)
-    width = place.shape[-1] * place.dtype.itemsize
-    return Coverage(place.bytes_per_partition // width, width)
+def fresh_storage(place: Place, numerics: bool) -> Storage:
+    """A new tensor on chip that has memory of its own."""
+    width = place.bytes_per_partition
+    storage = Storage(
+        place, np.empty(place.partitions * width, np.uint8) if numerics else None, 0, width
+    )
+    storage.fresh = numerics
+    return storage
 
 
 def poisoned(size: int) -> Bytes:

@@ -48,7 +48,7 @@ class Place:
     Attributes:
         serial: tells it from the other tensors of its core, or of what its core shares
         region: SBUF, PSUM, private or shared HBM
-        name, named: what the kernel calls it; where it says nothing, one made of the serial
+        given_name: what the kernel calls it, or empty
         partitions: partitions on chip; 1 in HBM
         bytes_per_partition: bytes of each partition; all bytes in HBM
         base_partition, address: the first partition and the first byte in it, where the kernel or
@@ -63,7 +63,7 @@ class Place:
 
     __slots__ = (
         "address", "addressed", "base_partition", "bytes_per_partition", "code", "core", "dtype",
-        "first", "kind", "last", "line", "name", "named", "partitions", "region", "serial", "shape",
+        "first", "given_name", "kind", "last", "line", "partitions", "region", "serial", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -79,8 +79,7 @@ class Place:
     ) -> None:
         self.serial = serial
         self.region = region
-        self.named = bool(name)
-        self.name = name or f"{region.value}#{serial}"
+        self.given_name = name
         self.shape = shape
         self.dtype = dtype
         self.partitions = partitions
@@ -94,6 +93,11 @@ class Place:
         self.line = 0
         self.first = -1
         self.last = -1
+
+    @property
+    def name(self) -> str:
+        """What the kernel calls it; where it says nothing, one made of the serial."""
+        return self.given_name or f"{self.region.value}#{self.serial}"
 
     @property
     def on_chip(self) -> bool:

@@ -21,8 +21,10 @@ SBUF = frozenset({MemoryRegion.sbuf})
 PSUM = frozenset({MemoryRegion.psum})
 ON_CHIP = SBUF | PSUM
 
+_PLAIN = frozenset({dtypes.float32, dtypes.bfloat16})
+
 # an access pattern has the partitions and up to four free dimensions, sizes are 16-bit
-_MAX_DIMENSIONS = 5
+MAX_DIMENSIONS = 5
 _MAX_ELEMENTS = 65536
 
 
@@ -49,7 +51,7 @@ def operand(
         first == 0
         and access.p1 == count <= 128
         and access.elements <= _MAX_ELEMENTS
-        and len(tensor.shape) <= _MAX_DIMENSIONS
+        and len(tensor.shape) <= MAX_DIMENSIONS
     ):
         return
     if count > 128:
@@ -67,12 +69,40 @@ def operand(
             "partition_start",
             f"{op}: {name} starts at partition {first} with {count} partitions; {_starts(count)}",
         )
-    if _dimensions(tensor) > _MAX_DIMENSIONS or access.elements > _MAX_ELEMENTS:
+    if _dimensions(tensor) > MAX_DIMENSIONS or access.elements > _MAX_ELEMENTS:
         core.violation(
             "constraint",
             f"{op}: {name} is {tensor!r}; an instruction takes at most 4 free dimensions and "
             f"{_MAX_ELEMENTS} elements of a partition",
         )
+
+
+def plain(regions: frozenset[MemoryRegion], first: Any, *others: Any) -> bool:
+    """Whether these are tiles of fp32 or bf16 and of one shape, from partition 0 on, in `regions`.
+
+    Such tiles break none of the rules that one operand can break, or that equal sizes are asked
+    for. Most operands are such, and this takes a quarter of the time of the rules one by one, which
+    took half of the time of an instruction on small tiles.
+    """
+    if type(first) is not NkiTensor:
+        return False
+    shape = first.shape
+    count = shape[0]
+    if count > 128 or len(shape) > MAX_DIMENSIONS:
+        return False
+    for tensor in (first, *others):
+        if type(tensor) is not NkiTensor or tensor.shape != shape:
+            return False
+        access = tensor._access or tensor.access()
+        if (
+            access.p0
+            or access.p1 != count
+            or access.elements > _MAX_ELEMENTS
+            or access.place.region not in regions
+            or tensor.dtype not in _PLAIN
+        ):
+            return False
+    return True
 
 
 def _dimensions(tensor: NkiTensor) -> int:
@@ -156,6 +186,8 @@ def choose_engine(
     core: Core, op: str, engine: Any, allowed: Collection[Engine], default: Engine
 ) -> Engine:
     """The engine of an instruction: the one asked for, which must be allowed, or the default."""
+    if engine is Engine.unknown:
+        return default
     chosen = member(Engine, engine, f"{op}: engine")
     if chosen is Engine.unknown:
         return default

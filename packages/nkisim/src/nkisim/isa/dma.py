@@ -63,7 +63,10 @@ def dma_copy(
         moved, there = dma_values.load(src, skip)
         if dst.dtype is not src.dtype:
             moved = _converted(core, op, dst, moved.astype(np.float32))
-        with core.run.hazards.storing(core, instruction, dst):
+        if core.run.watches:
+            with core.run.hazards.storing(core, instruction, dst):
+                dma_values.store(dst, moved, there, skip)
+        else:
             dma_values.store(dst, moved, there, skip)
     return instruction
 

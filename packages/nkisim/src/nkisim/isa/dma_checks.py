@@ -18,6 +18,8 @@ def dge_mode(core: Core, op: str, value: Any) -> DgeMode:
     Raises:
         TypeError: it means none.
     """
+    if type(value) is DgeMode:
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         for mode in DgeMode:
             if mode.value == value:
@@ -71,7 +73,7 @@ def operand(core: Core, op: str, name: str, tensor: Any) -> None:
     """A tensor that DMA reaches, on partitions that follow one another."""
     if type(tensor) is not NkiTensor:
         raise TypeError(f"{op}: {name} is {tensor!r}; it must be a tensor")
-    if tensor.buffer not in _REACHED:
+    if tensor.storage.place.region not in _REACHED:
         core.violation("constraint", f"{op}: {name} is {tensor!r}; DMA reaches SBUF and HBM")
     if tensor.dynamic is not None and tensor.dynamic.kind == "gather":
         core.violation("constraint", f"{op}: {name} is an indirect view, which only engines read")
@@ -84,7 +86,7 @@ def operand(core: Core, op: str, name: str, tensor: Any) -> None:
 
 def equal_sizes(core: Core, op: str, dst: NkiTensor, name: str, src: NkiTensor) -> None:
     """As many elements on both sides."""
-    if dst.size != src.size:
+    if dst.shape != src.shape and dst.size != src.size:
         core.violation(
             "constraint",
             f"{op}: dst is {dst!r} of {dst.size} elements, {name} is {src!r} of {src.size}; they "

@@ -56,7 +56,7 @@ def store(tensor: NkiTensor, values: Array, there: Mask | None, mode: OobMode) -
         tensor = tensor.resolved()
     target = tensor.array()
     if there is None:
-        target[...] = values.reshape(target.shape)
+        target[...] = values if values.shape == target.shape else values.reshape(target.shape)
     else:
         np.copyto(target, values.reshape(target.shape), where=there.reshape(target.shape))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from nkisim import dtypes, mx
 from nkisim.core import Core, current
 from nkisim.enums import Engine, MatmulPerfMode, MemoryRegion, member
 from nkisim.errors import NkiValidationError
+from nkisim.gathered import Operand, mark
 from nkisim.isa import checks, matmul_checks, mx_scales, values
 from nkisim.psum import Accumulation, Plan
 from nkisim.tensor import NkiTensor
@@ -63,21 +65,12 @@ def nc_matmul(
     """
     core = current("nisa.nc_matmul")
     op = "nc_matmul"
-    mode = member(MatmulPerfMode, perf_mode, f"{op}: perf_mode")
+    mode = member(MatmulPerfMode, perf_mode, "nc_matmul: perf_mode")
     double = mode is MatmulPerfMode.double_row
-    checks.operand(core, op, "dst", dst, checks.PSUM)
-    checks.operand(core, op, "stationary", stationary, checks.SBUF)
-    checks.operand(core, op, "moving", moving, checks.SBUF)
-    matmul_checks.check_dtypes(core, dst, stationary, moving, is_transpose)
-    matmul_checks.check_shapes(core, op, dst, stationary, moving, 2 if double else 1)
-    if double:
-        matmul_checks.check_double_row(core, stationary, moving, is_transpose, tile_size)
-    else:
-        matmul_checks.check_stationary_dims(core, stationary)
-    matmul_checks.check_indirect(core, stationary, moving, is_transpose, tile_position)
-    matmul_checks.check_tile(
-        core, op, stationary, moving, tile_position, tile_size, 2 if double else 1
-    )
+    special = double or is_transpose or tile_position or tile_size
+    if special or not matmul_checks.plain(dst, stationary, moving):
+        tiling = (tile_position, tile_size)
+        _check_product(core, dst, stationary, moving, tiling, double, is_transpose)
     details = _DETAILS[mode, bool(is_transpose)]
     dst, accumulation = _result(core, op, dst)
     plan = accumulation.plan(op, dst, _flag(op, accumulate))
@@ -90,13 +83,42 @@ def nc_matmul(
     reads = (stationary, moving, dst) if plan.reads else (stationary, moving)
     instruction = core.issue(op, Engine.tensor, (dst,), reads, name, details)
     if core.numerics:
-        left = _matrix(stationary, double)
-        right = _matrix(moving, double)
         if is_transpose:
-            _move(dst, left, right)
+            _move(dst, _matrix(stationary, double), _matrix(moving, double))
         else:
+            left, right = _operand(stationary, double), _operand(moving, double)
             accumulation.add_product(dst, left, right, plan.adds)
     return instruction
+
+
+def _check_product(
+    core: Core,
+    dst: NkiTensor,
+    stationary: NkiTensor,
+    moving: NkiTensor,
+    tiling: tuple[Any, Any],
+    double: bool,
+    is_transpose: bool,
+) -> None:
+    op = "nc_matmul"
+    rows = 2 if double else 1
+    checks.operand(core, op, "dst", dst, checks.PSUM)
+    checks.operand(core, op, "stationary", stationary, checks.SBUF)
+    checks.operand(core, op, "moving", moving, checks.SBUF)
+    matmul_checks.check_dtypes(core, dst, stationary, moving, is_transpose)
+    matmul_checks.check_shapes(core, op, dst, stationary, moving, rows)
+    if double:
+        matmul_checks.check_double_row(core, stationary, moving, is_transpose, tiling[1])
+    else:
+        matmul_checks.check_stationary_dims(core, stationary)
+    matmul_checks.check_indirect(core, stationary, moving, is_transpose, tiling[0])
+    matmul_checks.check_tile(core, op, stationary, moving, *tiling, rows)
+
+
+def _operand(tensor: NkiTensor, double: bool) -> Operand:
+    rows = 2 if double else 1
+    columns = tensor.access().elements // rows
+    return Operand(tensor.shape[0] * rows, columns, partial(_matrix, tensor, double), mark(tensor))
 
 
 def _result(core: Core, op: str, dst: NkiTensor) -> tuple[NkiTensor, Accumulation]:
@@ -222,7 +244,8 @@ def _add_scaled(
     accumulation: Accumulation, dst: NkiTensor, left: Scaled, right: Scaled, plan: Plan
 ) -> None:
     if mx_scales.fit_single(left[1]) and mx_scales.fit_single(right[1]):
-        accumulation.add_product(dst, mx.scaled_rows(*left), mx.scaled_rows(*right), plan.adds)
+        stationary = Operand.of(mx.scaled_rows(*left))
+        accumulation.add_product(dst, stationary, Operand.of(mx.scaled_rows(*right)), plan.adds)
     else:
         # scaled operands that fp32 cannot hold may still have products that it can
         accumulation.add(dst, mx.matmul(left[0], right[0], left[1], right[1]), plan.adds)
@@ -274,5 +297,5 @@ def nc_transpose(
         accumulation.plan(op, dst, False)
     instruction = core.issue(op, chosen, (dst,), (data,), name)
     if core.numerics:
-        dst.assign(np.ascontiguousarray(values.raw(data).T))
+        dst.assign(values.raw(data).T)
     return instruction

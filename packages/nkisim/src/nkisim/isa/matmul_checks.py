@@ -7,6 +7,7 @@ from typing import Any
 from nkisim import dtypes
 from nkisim.core import Core
 from nkisim.dtypes import DType
+from nkisim.enums import MemoryRegion
 from nkisim.isa import checks
 from nkisim.tensor import NkiTensor
 
@@ -16,6 +17,35 @@ _NARROW = frozenset({dtypes.bfloat16, dtypes.float16}) | checks.FP8
 
 # columns of a result: one bank before gen4; all of PSUM from there
 _COLUMNS_OF_A_BANK = 512
+
+
+def plain(dst: Any, stationary: Any, moving: Any) -> bool:
+    """Whether these are tiles that break no rule: bf16 or fp32, from partition 0 on, into fp32.
+
+    Most are such; the rules one by one take three times as long.
+    """
+    if not type(dst) is type(stationary) is type(moving) is NkiTensor:
+        return False
+    out = dst._access or dst.access()
+    left = stationary._access or stationary.access()
+    right = moving._access or moving.access()
+    dtype = moving.dtype
+    return (
+        dst.dtype is dtypes.float32
+        and stationary.dtype is dtype
+        and (dtype is dtypes.bfloat16 or dtype is dtypes.float32)
+        and out.p0 == left.p0 == right.p0 == 0
+        and left.p1 == right.p1 == stationary.shape[0] == moving.shape[0] <= 128
+        and out.p1 == dst.shape[0] == left.elements <= 128
+        and out.elements == right.elements <= _COLUMNS_OF_A_BANK
+        and len(dst.shape) <= checks.MAX_DIMENSIONS >= len(moving.shape)
+        # the stationary operand has one free dimension
+        and not left.steps
+        and len(stationary.shape) <= checks.MAX_DIMENSIONS
+        and not (left.dynamic or right.dynamic)
+        and out.place.region is MemoryRegion.psum
+        and left.place.region is MemoryRegion.sbuf is right.place.region
+    )
 
 
 def check_dtypes(

@@ -87,8 +87,9 @@ def operand(
         raise TypeError(f"{what}: {name} is None; {alu.name} needs a number or a [P, 1] tensor")
     checks.scalar_operand(core, what, name, value, like, reads)
     if type(value) is NkiTensor:
-        checks.no_packed(core, what, **{name: value})
-        checks.integers_for_bits(core, what, alu, **{name: value})
+        if value.dtype is not dtypes.float32 or alu.kind == "bitvec":
+            checks.no_packed(core, what, **{name: value})
+            checks.integers_for_bits(core, what, alu, **{name: value})
     elif alu.kind == "bitvec" and not float(value).is_integer():
         core.violation(
             "constraint",

@@ -57,8 +57,9 @@ def tensor_reduce(
     alu = operators.one_of(core, what, "op", op, _REDUCTIONS)
     checks.operand(core, what, "dst", dst)
     checks.operand(core, what, "data", data)
-    checks.no_packed(core, what, dst=dst, data=data)
-    checks.integers_for_bits(core, what, alu, dst=dst, data=data)
+    if alu.kind == "bitvec" or not dst.dtype is data.dtype is dtypes.float32:
+        checks.no_packed(core, what, dst=dst, data=data)
+        checks.integers_for_bits(core, what, alu, dst=dst, data=data)
     if negate and alu.kind == "bitvec":
         core.violation(
             "constraint", f"{what}: negate is {negate!r}; the result of {alu.name} has no sign"

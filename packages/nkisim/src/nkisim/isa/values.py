@@ -26,7 +26,7 @@ def raw(tensor: NkiTensor) -> Array:
 
 def single(tensor: NkiTensor) -> Float32:
     """The elements as `[P, N]` in fp32; may be a view of the memory."""
-    values = tensor.values()
+    values = tensor.array() if tensor.dynamic is None else tensor.values()
     if values.ndim != 2:
         values = values.reshape(values.shape[0], -1)
     if tensor.dtype is dtypes.float32:

@@ -37,15 +37,8 @@ def tensor_copy(
     chosen = checks.choose_engine(core, op, engine, _COPY_ENGINES, Engine.vector)
     if chosen is Engine.scalar:
         core.require_generation(f"{op} on the Scalar engine", 3)
-    checks.operand(core, op, "dst", dst)
-    checks.operand(core, op, "src", src)
-    checks.reach(core, op, chosen, dst=dst, src=src)
-    checks.same_size(core, op, "dst", dst, "src", src)
-    if (dst.dtype.values > 1 or src.dtype.values > 1) and dst.dtype is not src.dtype:
-        core.violation(
-            "constraint",
-            f"{op}: dst is {dst.dtype}, src {src.dtype}; packed types never convert",
-        )
+    if chosen is Engine.gpsimd or not checks.plain(checks.ON_CHIP, dst, src):
+        _check_copy(core, op, chosen, dst, src)
     instruction = core.issue(op, chosen, (dst,), (src,), name)
     if core.numerics:
         if dst.dtype is src.dtype:
@@ -53,6 +46,18 @@ def tensor_copy(
         else:
             values.put(core, op, dst, values.single(src))
     return instruction
+
+
+def _check_copy(core: Core, op: str, engine: Engine, dst: NkiTensor, src: NkiTensor) -> None:
+    checks.operand(core, op, "dst", dst)
+    checks.operand(core, op, "src", src)
+    checks.reach(core, op, engine, dst=dst, src=src)
+    checks.same_size(core, op, "dst", dst, "src", src)
+    if (dst.dtype.values > 1 or src.dtype.values > 1) and dst.dtype is not src.dtype:
+        core.violation(
+            "constraint",
+            f"{op}: dst is {dst.dtype}, src {src.dtype}; packed types never convert",
+        )
 
 
 def memset(
@@ -167,20 +172,16 @@ def tensor_tensor(
     core = current("nisa.tensor_tensor")
     what = "tensor_tensor"
     alu = operators.binary(core, what, "op", op)
-    checks.operand(core, what, "dst", dst)
-    checks.operand(core, what, "data1", data1)
-    checks.operand(core, what, "data2", data2)
-    checks.same_size(core, what, "dst", dst, "data1", data1)
-    checks.same_size(core, what, "dst", dst, "data2", data2)
-    checks.not_both_psum(core, what, data1=data1, data2=data2)
-    checks.no_packed(core, what, dst=dst, data1=data1, data2=data2)
-    checks.integers_for_bits(core, what, alu, dst=dst, data1=data1, data2=data2)
-    exact = _exact_integers(alu, dst, data1, data2)
+    exact = False
+    if alu.kind == "bitvec" or not checks.plain(checks.SBUF, dst, data1, data2):
+        _check_two(core, what, alu, dst, data1, data2)
+        exact = _exact_integers(alu, dst, data1, data2)
     default = Engine.gpsimd if alu.name == "power" or exact else Engine.vector
     chosen = checks.choose_engine(core, what, engine, (Engine.vector, Engine.gpsimd), default)
     if alu.name == "power" and chosen is not Engine.gpsimd:
         core.violation("constraint", f"{what}: op is power, which only the GpSimd engine computes")
-    checks.reach(core, what, chosen, dst=dst, data1=data1, data2=data2)
+    if chosen is Engine.gpsimd:
+        checks.reach(core, what, chosen, dst=dst, data1=data1, data2=data2)
     details = {"op0": alu.name}
     instruction = core.issue(what, chosen, (dst,), (data1, data2), name, details)
     if core.numerics:
@@ -193,6 +194,19 @@ def tensor_tensor(
         else:
             operators.put(core, what, dst, alu, values.single(data1), values.single(data2))
     return instruction
+
+
+def _check_two(
+    core: Core, what: str, alu: AluOp, dst: NkiTensor, data1: NkiTensor, data2: NkiTensor
+) -> None:
+    checks.operand(core, what, "dst", dst)
+    checks.operand(core, what, "data1", data1)
+    checks.operand(core, what, "data2", data2)
+    checks.same_size(core, what, "dst", dst, "data1", data1)
+    checks.same_size(core, what, "dst", dst, "data2", data2)
+    checks.not_both_psum(core, what, data1=data1, data2=data2)
+    checks.no_packed(core, what, dst=dst, data1=data1, data2=data2)
+    checks.integers_for_bits(core, what, alu, dst=dst, data1=data1, data2=data2)
 
 
 def _exact_integers(alu: AluOp, *tensors: NkiTensor) -> bool:
@@ -238,11 +252,12 @@ def tensor_scalar(
     what = "tensor_scalar"
     first = operators.operation(core, what, "op0", op0)
     second = None if op1 is None else operators.operation(core, what, "op1", op1)
-    checks.operand(core, what, "dst", dst)
-    checks.operand(core, what, "data", data)
-    checks.same_size(core, what, "dst", dst, "data", data)
-    checks.no_packed(core, what, dst=dst, data=data)
-    checks.integers_for_bits(core, what, first, dst=dst, data=data)
+    if first.kind == "bitvec" or not checks.plain(checks.ON_CHIP, dst, data):
+        checks.operand(core, what, "dst", dst)
+        checks.operand(core, what, "data", data)
+        checks.same_size(core, what, "dst", dst, "data", data)
+        checks.no_packed(core, what, dst=dst, data=data)
+        checks.integers_for_bits(core, what, first, dst=dst, data=data)
     if second is not None and second.kind != first.kind:
         core.violation(
             "constraint",

@@ -60,7 +60,7 @@ def _new(
     label = "" if name is None else name
     if not isinstance(label, str):
         raise TypeError(f"{what}: name is {name!r}; it must be a string or None")
-    if buffers.is_hbm(region):
+    if region is not MemoryRegion.sbuf and region is not MemoryRegion.psum:
         made = core.allocate(sizes, kind, region, label)
         if address is not None:
             made.storage.place.address = _hbm_address(what, address)
@@ -76,7 +76,7 @@ def _new(
 def _sizes(what: str, shape: Any) -> tuple[int, ...]:
     parts = shape if isinstance(shape, (tuple, list)) else (shape,)
     try:
-        sizes = tuple(operator.index(part) for part in parts)
+        sizes = tuple(map(operator.index, parts))
     except TypeError:
         raise TypeError(
             f"{what}: shape is {shape!r}; it must be a tuple or a list of integers"

@@ -55,6 +55,31 @@ def place(core: CoreTrace, machine: Machine) -> Usage:
     return Usage(sbuf, machine.sbuf_bytes_per_partition, psum, machine.psum_bytes_per_partition)
 
 
+def check(core: CoreTrace, machine: Machine) -> None:
+    """As `place`, for those who only want to know whether everything fits.
+
+    Where all tensors of a memory fit side by side there is nothing to arrange, which saves a tenth
+    of the time of a small run.
+    """
+    sbuf, psum = MemoryRegion.sbuf, MemoryRegion.psum
+    if not _fit_at_once(core, sbuf, machine.sbuf_bytes_per_partition, ALIGNMENT):
+        _place_region(core, sbuf, machine.sbuf_bytes_per_partition, 0)
+    bank = machine.psum_bank_bytes
+    if not _fit_at_once(core, psum, machine.psum_bytes_per_partition, bank):
+        _place_region(core, psum, machine.psum_bytes_per_partition, bank)
+
+
+def _fit_at_once(core: CoreTrace, region: MemoryRegion, limit: int, unit: int) -> bool:
+    """Whether all tensors fit when each takes whole units, and the kernel placed none."""
+    total = 0
+    for tensor in core.places:
+        if tensor.region is region:
+            if tensor.addressed:
+                return False
+            total += -(-tensor.bytes_per_partition // unit) * unit
+    return total <= limit
+
+
 def _place_region(core: CoreTrace, region: MemoryRegion, limit: int, bank: int) -> int:
     touched = [p for p in core.places if p.region is region and p.first >= 0]
     free = sorted((p for p in touched if not p.addressed), key=lambda p: (p.first, p.serial))
