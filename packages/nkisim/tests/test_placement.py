@@ -1,5 +1,8 @@
 """Placement: nothing that is in use at once overlaps, and what does not fit is explained."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +89,26 @@ def test_tensors_in_use_at_once_do_not_overlap(core: CoreTrace) -> None:
     assert {p: p.address for p in core.places if p.addressed} == fixed
     assert usage.sbuf == most(core, MemoryRegion.sbuf)
     assert usage.psum == most(core, MemoryRegion.psum)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cores(), st.integers(1, 20))
+def test_checking_says_what_placing_does(core: CoreTrace, smaller: int) -> None:
+    """In a memory that may be too small for them."""
+    small = replace(
+        MACHINE,
+        sbuf_bytes_per_partition=MACHINE.sbuf_bytes_per_partition // smaller,
+        psum_bytes_per_partition=MACHINE.psum_bytes_per_partition // smaller,
+    )
+
+    def error(ask: Callable[[CoreTrace, machine.Machine], object]) -> str | None:
+        try:
+            ask(core, small)
+        except NkiCapacityError as found:
+            return str(found)
+        return None
+
+    assert error(placement.check) == error(placement.place)
 
 
 @settings(deadline=None, max_examples=100)

@@ -322,9 +322,7 @@ class Core:
             storage = tensor.storage
             if storage.fresh and (followed or op not in _STORES_ALL):
                 storage.settle()
-            if storage.version is not None:
-                # a collective may store at any later time
-                storage.version = None if collective else storage.version + 1
+            storage.version += 1
             if storage.coverage.full and storage.neighbours is None:
                 continue
             touched = None if tensor.dynamic is None else tensor.touched()

@@ -57,20 +57,15 @@ class Operand(NamedTuple):
 def mark(tensor: MemoryView) -> Mark | None:
     """What tells the values of an operand in SBUF, as they are now.
 
-    None where they may change without an instruction that names the tensor: through another one at
-    the same address, through an index, or by a collective.
+    None where others may change them without this tensor: another one at the same address, or an
+    index.
     """
     storage = tensor.storage
     place = storage.place
-    version = storage.version
-    if (
-        version is None
-        or place.addressed
-        or tensor.dynamic is not None
-        or place.region is not MemoryRegion.sbuf
-    ):
+    if place.addressed or tensor.dynamic is not None or place.region is not MemoryRegion.sbuf:
         return None
-    return (place.serial, version, tensor.offset, tensor.shape, tensor.strides, tensor.dtype)
+    view = (tensor.offset, tensor.shape, tensor.strides, tensor.dtype)
+    return (place.serial, storage.version, *view)
 
 
 class Gathered:

@@ -36,8 +36,8 @@ class Storage:
         lost, clobbered_by: what was ever written and then overwritten through another tensor, and
             the last instruction that did so; it is lost as long as `coverage` is without it
         accumulation: of PSUM only: what matmuls have written and not yet added up
-        version: how many instructions have written through this tensor, each before the next one is
-            issued; None where one may still store later
+        version: how many instructions have written through this tensor; each has stored what it
+            writes before the core issues the next one
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Storage:
         self.lost: Coverage | None = None
         self.clobbered_by: Instruction | None = None
         self.accumulation: Accumulation | None = None
-        self.version: int | None = 0
+        self.version = 0
 
     def bands(self, access: Access) -> list[Band]:
         """`access` as bands of the coverage table; on chip it is one."""

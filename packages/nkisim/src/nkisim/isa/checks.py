@@ -95,8 +95,8 @@ def plain(regions: frozenset[MemoryRegion], first: Any, *others: Any) -> bool:
             return False
         access = tensor._access or tensor.access()
         if (
-            access.p0
-            or access.p1 != count
+            # from partition 0, and without a step
+            access.p1 != count
             or access.elements > _MAX_ELEMENTS
             or access.place.region not in regions
             or tensor.dtype not in _PLAIN

@@ -34,14 +34,13 @@ def plain(dst: Any, stationary: Any, moving: Any) -> bool:
         dst.dtype is dtypes.float32
         and stationary.dtype is dtype
         and (dtype is dtypes.bfloat16 or dtype is dtypes.float32)
-        and out.p0 == left.p0 == right.p0 == 0
+        # from partition 0, and without a step
         and left.p1 == right.p1 == stationary.shape[0] == moving.shape[0] <= 128
         and out.p1 == dst.shape[0] == left.elements <= 128
         and out.elements == right.elements <= _COLUMNS_OF_A_BANK
         and len(dst.shape) <= checks.MAX_DIMENSIONS >= len(moving.shape)
         # the stationary operand has one free dimension
         and not left.steps
-        and len(stationary.shape) <= checks.MAX_DIMENSIONS
         and not (left.dynamic or right.dynamic)
         and out.place.region is MemoryRegion.psum
         and left.place.region is MemoryRegion.sbuf is right.place.region
