@@ -1,0 +1,112 @@
+"""Which buffers `attention_cte` has, how large they are and how long they live.
+
+Everything about tiles and memory is decided here and nowhere else: the kernel allocates what the
+plan says, and whether a call fits is asked of the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wantrn.kernels.attention.options import Sizes
+from wantrn.kernels.nki import nl
+
+# queries of a group: one for each partition
+GROUP = 128
+# keys of one matmul of Q and K: a bank of PSUM in fp32
+K_TILE = 512
+# keys of one matmul of P and V: its contraction
+V_TILE = 128
+# keys that are loaded at once
+LARGE_TILE = 2048
+# Keys whose scores leave PSUM in one instruction. Two banks at a time, of two such pairs: the fixed
+# part of an instruction is 184 cycles of the Vector engine, and with 512 it would be a quarter.
+CHUNK = 1024
+# groups of queries that are loaded at once
+Q_PACK = 8
+# banks of PSUM: the first four hold scores, the others outputs
+OUTPUT_BANKS = (4, 5, 6, 7)
+BANK_BYTES = 2048
+
+# keys up to which there is one section, and keys of a section beyond, in 2-byte types
+SECTION_THRESHOLD = 10 * 1024
+SECTION = 8 * 1024
+
+
+@dataclass(frozen=True)
+class Plan(nl.NKIObject):
+    """The buffers of one core.
+
+    Attributes:
+        section: keys that are in SBUF at once, as many as the longest section has
+        kv_buffers: sections of K and V that are held
+        score_slots: fp32 `[128, CHUNK]`, scores on their way from PSUM to the exponential
+        p_slots: `[128, CHUNK]`, probabilities on their way to their transposition
+        pt_slots: `[128, CHUNK]`, transposed probabilities on their way to the second matmul
+        exp_lag, pv_lag: groups by which the exponential and the second matmul stay behind the first
+        itemsize: bytes of an element of Q, K, V and the probabilities
+        d: head dimension
+    """
+
+    section: int
+    kv_buffers: int
+    score_slots: int
+    p_slots: int
+    pt_slots: int
+    exp_lag: int
+    pv_lag: int
+    itemsize: int
+    d: int
+
+    def blocks(self) -> int:
+        """`V_TILE`s of a section."""
+        return -(-self.section // V_TILE)
+
+    def sbuf_bytes(self) -> int:
+        """Bytes of each partition that the buffers take, those of single rows left out."""
+        kv = self.kv_buffers * (self.section + self.blocks() * self.d) * self.itemsize
+        scores = self.score_slots * CHUNK * 4
+        probabilities = (self.p_slots + self.pt_slots) * CHUNK * self.itemsize
+        queries = 2 * Q_PACK * GROUP * self.itemsize
+        return kv + scores + probabilities + queries
+
+
+def section_lengths(keys: int, itemsize: int) -> list[int]:
+    """How many keys each section has: one section, or several above the threshold.
+
+    The unnormalised output makes a round trip through HBM for each section but the last. fp32 has
+    half as many keys, for the same bytes.
+    """
+    narrow = 2 if itemsize == 2 else 1
+    if keys <= SECTION_THRESHOLD * narrow // 2:
+        return [keys]
+    length = SECTION * narrow // 2
+    lengths = [length] * (keys // length)
+    if keys % length:
+        lengths.append(keys % length)
+    return lengths
+
+
+def plan_for(sizes: Sizes) -> Plan:
+    """The plan of one call.
+
+    Few keys make short groups; the transposition by DMA then takes longer than a group, and the
+    second matmul stays further behind.
+    """
+    lengths = section_lengths(sizes.s_k, sizes.itemsize)
+    if sizes.s_prior:
+        lengths = lengths + section_lengths(sizes.s_prior, sizes.itemsize)
+    longest = max(lengths)
+    chunks = -(-longest // CHUNK)
+    pv_lag = 2 if chunks > 4 else 3 if chunks > 2 else 6
+    return Plan(
+        section=longest,
+        kv_buffers=2 if chunks > 2 else 4,
+        score_slots=chunks + 2,
+        p_slots=4,
+        pt_slots=(pv_lag - 1) * chunks + 2,
+        exp_lag=1,
+        pv_lag=pv_lag,
+        itemsize=sizes.itemsize,
+        d=sizes.d,
+    )
