@@ -3,7 +3,8 @@
 AWS's allocator is not published. This one takes tensors in program order, each for as long as an
 instruction touches it, and puts each behind the one before (next fit), so that an address is
 reused as late as possible and independent work does not have to wait for it. Where that runs out of
-room it starts over with the lowest address that is free, and then with what holds most for longest.
+room it starts over with what holds most for longest, and then does both again with the lowest
+address that is free.
 Tensors that the kernel placed stay where they are; nothing else lies on them while they are in use.
 
 A tensor takes its bytes in all partitions: whether the compiler packs tensors with few partitions
@@ -24,7 +25,7 @@ from nkisim.trace import CoreTrace, Place
 
 # Tensors begin at multiples of this; AWS publishes no alignment for SBUF.
 ALIGNMENT = 32
-# How many tensors the third attempt places out of order; each costs time with every other.
+# How many tensors the second attempt places out of order; each costs time with every other.
 _HEAVY = 256
 # how many tensors an error lists
 _LISTED = 16
@@ -90,8 +91,9 @@ def _place_region(core: CoreTrace, region: MemoryRegion, limit: int, bank: int) 
     if free:
         attempts: list[Callable[[], Place | None]] = [
             lambda: _in_order(free, fixed, limit, bank, rotate=True),
+            lambda: _heavy_first(free, fixed, limit, bank, rotate=True),
             lambda: _in_order(free, fixed, limit, bank, rotate=False),
-            lambda: _heavy_first(free, fixed, limit, bank),
+            lambda: _heavy_first(free, fixed, limit, bank, rotate=False),
         ]
         failed = None
         for attempt in attempts:
@@ -237,7 +239,9 @@ def _in_order(
     return None
 
 
-def _heavy_first(tensors: list[Place], fixed: _Fixed, limit: int, bank: int) -> Place | None:
+def _heavy_first(
+    tensors: list[Place], fixed: _Fixed, limit: int, bank: int, rotate: bool
+) -> Place | None:
     """Place those that hold most memory for longest first, then the others in program order."""
     by_weight = sorted(tensors, key=lambda p: (-_size(p) * (p.last - p.first + 1), p.serial))
     heavy = set(by_weight[:_HEAVY])
@@ -245,7 +249,7 @@ def _heavy_first(tensors: list[Place], fixed: _Fixed, limit: int, bank: int) -> 
     if failed is not None:
         return failed
     rest = [tensor for tensor in tensors if tensor not in heavy]
-    return _in_order(rest, fixed.extended(heavy), limit, bank, rotate=False)
+    return _in_order(rest, fixed.extended(heavy), limit, bank, rotate)
 
 
 def _largest_first(tensors: list[Place], fixed: _Fixed, limit: int, bank: int) -> Place | None:

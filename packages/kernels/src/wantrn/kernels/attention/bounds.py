@@ -44,7 +44,7 @@ def positions(options: Options, q0: int, groups: int, cp_offset: Any, used: Any)
     found = nl.ndarray((GROUP, groups), nl.float32, buffer=nl.sbuf)
     nisa.iota(found, [[GROUP * stride, groups]], offset=q0 * stride, channel_multiplier=stride)
     for scalar in (cp_offset, used):
-        if scalar is not None:
+        if scalar != None:
             nisa.tensor_scalar(found, found, nl.add, scalar)
     return found
 
@@ -66,7 +66,7 @@ def make_bounds(options: Options, q0: int, groups: int, cp_offset: Any, used: An
             nisa.tensor_scalar(lower, at, nl.add, float(1 - options.window))
     else:
         nisa.memset(upper, _NO_LIMIT)
-    if used is None:
+    if used == None:
         return Bounds(lower=lower, upper=upper)
     prior_lower = nl.ndarray((GROUP, groups), nl.float32, buffer=nl.sbuf)
     prior_upper = nl.ndarray((GROUP, groups), nl.float32, buffer=nl.sbuf)

@@ -1,11 +1,11 @@
-"""The work of one core, in the order in which it is begun: groups of queries by sections of keys."""
+"""The work of one core in the order in which it begins: groups of queries by their keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from wantrn.kernels.attention.options import Options, Sizes
-from wantrn.kernels.attention.plan import GROUP, Q_PACK
+from wantrn.kernels.attention.plan import GROUP, Q_PACK, candidates, first_that_fits
 from wantrn.kernels.attention.spans import Chunk, Section, chunks_of, sections_of
 from wantrn.kernels.nki import nl
 
@@ -42,6 +42,7 @@ class Item(nl.NKIObject):
         scores, pt: the slots of its chunks
         out: PSUM, this section's probabilities times V
         output_before: what `prev` has left of the output, fp32 `[GROUP, D]`
+        is_written: its own output is in HBM for the next section
     """
 
     shard: Shard
@@ -64,6 +65,7 @@ class Item(nl.NKIObject):
     pt: list[Any]
     out: Any = None
     output_before: Any = None
+    is_written: bool = False
 
 
 def shards_of(sizes: Sizes, options: Options, core: int, cores: int) -> list[Shard]:
@@ -132,8 +134,31 @@ def items_of(shards: list[Shard], sizes: Sizes, options: Options) -> list[Item]:
                     scores=[],
                     pt=[],
                 )
-                if latest[group] != None:  # noqa: E711
+                if latest[group] != None:
                     latest[group].is_last = False
                 latest[group] = item
                 found.append(item)
     return found
+
+
+def loads_in_flight(items: list[Item], lag: int) -> int:
+    """The most loads of K and V that are in use at once when items stay in use for `lag` more."""
+    most = 1
+    for number, item in enumerate(items):
+        most = max(most, item.kv - items[max(number - lag, 0)].kv + 1)
+    return most
+
+
+def plan_of(sizes: Sizes, items: list[Item], sbuf_bytes: int) -> Any:
+    """The plan for these items, or None where none fits.
+
+    One group by itself has nothing to overlap with: it takes the plan that overlaps nothing.
+    """
+
+    def in_flight(lag: int) -> int:
+        return loads_in_flight(items, lag)
+
+    plans = candidates(sizes, in_flight)
+    if len([item for item in items if item.prev == None]) <= 1:
+        plans = [plan for plan in plans if plan.pv_lag == 0]
+    return first_that_fits(plans, sbuf_bytes)

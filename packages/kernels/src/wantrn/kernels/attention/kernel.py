@@ -6,11 +6,12 @@ from typing import Any
 
 from wantrn.kernels.attention.bounds import Bounds, broadcast_scalar, make_bounds, pack_bounds
 from wantrn.kernels.attention.buffers import Buffers, allocate
-from wantrn.kernels.attention.items import Item, Shard, items_of, shards_of
+from wantrn.kernels.attention.items import Item, items_of, plan_of, shards_of
 from wantrn.kernels.attention.loads import load_keys, load_rows_as_columns, load_values
 from wantrn.kernels.attention.options import Options, Sizes, sizes_of
 from wantrn.kernels.attention.output import Outputs, finish, load_output_before, value_chunk
-from wantrn.kernels.attention.plan import GROUP, Q_PACK, Plan, plan_for
+from wantrn.kernels.attention.plan import GROUP, Q_PACK, Plan
+from wantrn.kernels.attention.rules import broken_rule
 from wantrn.kernels.attention.scores import begin_scores, score_chunk
 from wantrn.kernels.attention.softmax import (
     add_sink,
@@ -19,7 +20,7 @@ from wantrn.kernels.attention.softmax import (
     update_max,
     update_sum,
 )
-from wantrn.kernels.nki import jit, nisa, nl
+from wantrn.kernels.nki import jit, nl
 
 
 class Inputs(nl.NKIObject):
@@ -95,9 +96,7 @@ class Stages(nl.NKIObject):
             start = item.shard.q0 + first * GROUP
             count = min(Q_PACK * GROUP, item.shard.q0 + item.shard.rows - start)
             src = self.inputs.q[item.shard.batch]
-            load_rows_as_columns(
-                self.loaded_q[:, 0:count], src, start, count, self.options.tp_q
-            )
+            load_rows_as_columns(self.loaded_q[:, 0:count], src, start, count, self.options.tp_q)
         at = (item.group - first) * GROUP
         return self.loaded_q[:, at : at + item.rows]
 
@@ -110,7 +109,7 @@ class Stages(nl.NKIObject):
             self.bounded_shard = shard
             groups = -(-shard.rows // GROUP)
             made = make_bounds(self.options, shard.q0, groups, self.cp_offset, self.used)
-            if self.inputs.bounds != None:  # noqa: E711
+            if self.inputs.bounds != None:
                 given = (self.inputs.bounds[0][shard.batch], self.inputs.bounds[1][shard.batch])
                 made = pack_bounds(made, given, shard.q0, shard.rows)
             self.bounds.append(made)
@@ -118,9 +117,9 @@ class Stages(nl.NKIObject):
 
     def sink_of(self, item: Item) -> Any:
         """fp32 `[GROUP, 1]`, or None."""
-        if self.inputs.sink == None:  # noqa: E711
+        if self.inputs.sink == None:
             return None
-        if self.sinks[item.shard.batch] == None:  # noqa: E711
+        if self.sinks[item.shard.batch] == None:
             src = self.inputs.sink[item.shard.batch : item.shard.batch + 1, :]
             self.sinks[item.shard.batch] = broadcast_scalar(src)
         return self.sinks[item.shard.batch]
@@ -130,33 +129,35 @@ class Stages(nl.NKIObject):
     def step(self, scoring: Any, exponential: Any, valued: Any) -> None:
         """One step of the pipeline: three items at three stages, chunk by chunk in turn, so that
         the Tensor engine has both matmuls to choose from."""
-        has_sink = self.inputs.sink != None  # noqa: E711
+        has_sink = self.inputs.sink != None
         chunks = 0
         for item in (scoring, exponential, valued):
-            if item != None:  # noqa: E711
+            if item != None:
                 chunks = max(chunks, len(item.chunks))
         q, k, bounds = None, None, None
-        if scoring != None:  # noqa: E711
+        if scoring != None:
             self.load_kv(scoring.kv)
             q, k, bounds = self.load_queries(scoring), self.loaded_kv[scoring.kv][0], None
             bounds = self.bounds_of(scoring)
             begin_scores(scoring, has_sink)
-        if exponential != None:  # noqa: E711
+        if exponential != None:
             begin_exp(exponential, has_sink)
-            load_output_before(exponential, self.outputs, self.sizes.d)
+        for item in (exponential, valued):
+            if item != None:
+                load_output_before(item, self.outputs, self.sizes.d)
         for index in range(chunks):
-            if valued != None and index < len(valued.chunks):  # noqa: E711
+            if valued != None and index < len(valued.chunks):
                 value_chunk(valued, index, self.loaded_kv[valued.kv][1], self.buffers)
-            if exponential != None and index < len(exponential.chunks):  # noqa: E711
+            if exponential != None and index < len(exponential.chunks):
                 exp_chunk(exponential, index, self.buffers)
-            if scoring != None and index < len(scoring.chunks):  # noqa: E711
+            if scoring != None and index < len(scoring.chunks):
                 score_chunk(scoring, index, q, k, self.options, bounds, self.buffers)
-        if scoring != None:  # noqa: E711
+        if scoring != None:
             update_max(scoring, self.sink_of(scoring))
-        if exponential != None:  # noqa: E711
+        if exponential != None:
             add_sink(exponential, self.sink_of(exponential))
             update_sum(exponential)
-        if valued != None:  # noqa: E711
+        if valued != None:
             finish(valued, self.outputs, self.buffers)
 
     def item(self, number: int) -> Any:
@@ -167,14 +168,23 @@ class Stages(nl.NKIObject):
         """All items. While the probabilities of one group are multiplied by V, the exponentials of
         the next are computed and the scores of the one after that."""
         exp_lag, pv_lag = self.plan.exp_lag, self.plan.pv_lag
+        if pv_lag == 0:
+            self.run_one_by_one()
+            return
         for number in range(len(self.items) + pv_lag):
-            self.step(
-                self.item(number), self.item(number - exp_lag), self.item(number - pv_lag)
-            )
+            self.step(self.item(number), self.item(number - exp_lag), self.item(number - pv_lag))
             oldest = self.item(max(number - pv_lag + 1, 0))
             newest = self.item(min(number, len(self.items) - 1))
-            if oldest != None:  # noqa: E711
+            if oldest != None:
                 self.prefetch_kv(oldest.kv, newest.kv)
+
+    def run_one_by_one(self) -> None:
+        """All items, none before the one before it is done."""
+        for item in self.items:
+            self.step(item, None, None)
+            self.prefetch_kv(item.kv, item.kv)
+            self.step(None, item, None)
+            self.step(None, None, item)
 
 
 @jit
@@ -208,13 +218,16 @@ def attention_cte(
         sums, `[B, S_q]` in fp32. A query that reads no key gets zeros.
 
     Raises:
-        AssertionError: `refusal` says why not.
+        AssertionError: a rule of `wantrn.kernels.attention.rules` is broken, or the buffers do not
+            fit; `refusal` tells beforehand.
     """
     sizes = sizes_of(q, k, options, sink, bounds, prior, 4 if q.dtype == nl.float32 else 2)
-    plan = plan_for(sizes)
-    cores = nl.num_programs()
-    shards = shards_of(sizes, options, nl.program_id(), cores)
+    problem = broken_rule((q, k, v), sizes, options, cp_offset, prior)
+    assert problem == None, problem
+    shards = shards_of(sizes, options, nl.program_id(), nl.num_programs())
     items = items_of(shards, sizes, options)
+    plan = plan_of(sizes, items, nl.tile_size.sbuf_fmax_bytes)
+    assert plan != None, "the buffers do not fit into SBUF"
     outputs = _outputs(q, sizes, options)
     if items:
         longest = max([shard.rows for shard in shards])
@@ -235,9 +248,9 @@ def attention_cte(
             bounds=[],
             sinks=[None] * sizes.batch,
         )
-        if cp_offset != None:  # noqa: E711
+        if cp_offset != None:
             stages.cp_offset = broadcast_scalar(cp_offset)
-        if prior != None:  # noqa: E711
+        if prior != None:
             stages.inputs.k_prior, stages.inputs.v_prior = prior[0], prior[1]
             stages.used = broadcast_scalar(prior[2])
         stages.run()
@@ -250,9 +263,7 @@ def _outputs(q: Any, sizes: Sizes, options: Options) -> Outputs:
     shape = (sizes.batch, sizes.s_q, sizes.d)
     if options.tp_out:
         shape = (sizes.batch, sizes.d, sizes.s_q)
-    found = Outputs(
-        o=nl.ndarray(shape, q.dtype, buffer=nl.shared_hbm), transposed=options.tp_out
-    )
+    found = Outputs(o=nl.ndarray(shape, q.dtype, buffer=nl.shared_hbm), transposed=options.tp_out)
     if options.cache_softmax:
         rows = (sizes.batch, sizes.s_q)
         found.neg_max = nl.ndarray(rows, nl.float32, buffer=nl.shared_hbm)

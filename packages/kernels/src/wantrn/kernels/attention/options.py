@@ -75,7 +75,7 @@ def sizes_of(
     batch, s_q, d = q.shape if options.tp_q else (q.shape[0], q.shape[2], q.shape[1])
     s_k = k.shape[1] if options.tp_k else k.shape[2]
     s_prior = 0
-    if prior is not None:
+    if prior != None:
         s_prior = prior[0].shape[1] if options.tp_k else prior[0].shape[2]
     return Sizes(
         batch=batch,
@@ -84,7 +84,7 @@ def sizes_of(
         s_k=s_k,
         d=d,
         s_prior=s_prior,
-        packed=bounds is not None,
-        sink=sink is not None,
+        packed=bounds != None,
+        sink=sink != None,
         itemsize=itemsize,
     )

@@ -44,8 +44,8 @@ def value_chunk(item: Item, index: int, v: Any, buffers: Buffers) -> None:
 
 
 def load_output_before(item: Item, outputs: Outputs, d: int) -> None:
-    """What the sections before have left of the output."""
-    if item.prev != None:  # noqa: E711
+    """What the sections before have left of the output, as soon as it is there."""
+    if item.prev != None and item.prev.is_written and item.output_before == None:
         item.output_before = nl.ndarray((GROUP, d), nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(item.output_before[0 : item.rows, :], _partial_rows(item, outputs))
 
@@ -60,7 +60,7 @@ def finish(item: Item, outputs: Outputs, buffers: Buffers) -> None:
     section, as it is before."""
     rows = item.rows
     source = item.out
-    if item.prev != None:  # noqa: E711
+    if item.prev != None:
         # alpha * O_old + O_section
         source = nl.ndarray(item.out.shape, nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(
@@ -74,10 +74,11 @@ def finish(item: Item, outputs: Outputs, buffers: Buffers) -> None:
     if item.is_last:
         _write_normalised(item, source, outputs, buffers)
         return
-    if item.prev == None:  # noqa: E711
+    if item.prev == None:
         source = nl.ndarray(item.out.shape, nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(source[0:rows, :], item.out[0:rows, :])
     nisa.dma_copy(_partial_rows(item, outputs), source[0:rows, :])
+    item.is_written = True
 
 
 def _write_normalised(item: Item, source: Any, outputs: Outputs, buffers: Buffers) -> None:
@@ -90,9 +91,7 @@ def _write_normalised(item: Item, source: Any, outputs: Outputs, buffers: Buffer
     nisa.reciprocal(reciprocal[0:rows, :], total[0:rows, :])
     d = source.shape[-1]
     o = nl.ndarray((GROUP, d), outputs.o.dtype, buffer=nl.sbuf)
-    nisa.activation(
-        o[0:rows, :], op=nl.copy, data=source[0:rows, :], scale=reciprocal[0:rows, :]
-    )
+    nisa.activation(o[0:rows, :], op=nl.copy, data=source[0:rows, :], scale=reciprocal[0:rows, :])
     where = (item.q0, item.q0 + rows)
     if outputs.transposed:
         turned = buffers.output_psum((d, GROUP), outputs.o.dtype)
@@ -102,7 +101,7 @@ def _write_normalised(item: Item, source: Any, outputs: Outputs, buffers: Buffer
         nisa.dma_copy(outputs.o[batch, :, where[0] : where[1]], columns[:, 0:rows])
     else:
         nisa.dma_copy(outputs.o[batch, where[0] : where[1], :], o[0:rows, :])
-    if outputs.neg_max != None:  # noqa: E711
+    if outputs.neg_max != None:
         _write_column(outputs.neg_max[batch, where[0] : where[1]], item.neg_max, rows)
         _write_column(outputs.reciprocal[batch, where[0] : where[1]], reciprocal, rows)
 

@@ -6,7 +6,9 @@ plan says, and whether a call fits is asked of the same plan.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from wantrn.kernels.attention.options import Sizes
 from wantrn.kernels.nki import nl
@@ -27,6 +29,10 @@ Q_PACK = 8
 # banks of PSUM: the first four hold scores, the others outputs
 OUTPUT_BANKS = (4, 5, 6, 7)
 BANK_BYTES = 2048
+
+# Bytes of each partition for what the plan leaves out: maxima, sums, bounds and outputs of the
+# groups under way. At most 11 KB are used, with bounds for 36,864 queries.
+SMALL_BYTES = 14 * 1024
 
 # keys up to which there is one section, and keys of a section beyond, in 2-byte types
 SECTION_THRESHOLD = 10 * 1024
@@ -87,26 +93,45 @@ def section_lengths(keys: int, itemsize: int) -> list[int]:
     return lengths
 
 
-def plan_for(sizes: Sizes) -> Plan:
-    """The plan of one call.
+def candidates(sizes: Sizes, loads_in_flight: Callable[[int], int]) -> list[Plan]:
+    """Plans from the one that overlaps most to the one that overlaps nothing.
 
     Few keys make short groups; the transposition by DMA then takes longer than a group, and the
-    second matmul stays further behind.
+    second matmul stays further behind. The last plan has one group at a time.
+
+    Args:
+        loads_in_flight: how many loads of K and V are in use at once, by the lag of the second
+            matmul; see `nkisim`'s schedule for what overlaps.
     """
     lengths = section_lengths(sizes.s_k, sizes.itemsize)
     if sizes.s_prior:
         lengths = lengths + section_lengths(sizes.s_prior, sizes.itemsize)
     longest = max(lengths)
     chunks = -(-longest // CHUNK)
-    pv_lag = 2 if chunks > 4 else 3 if chunks > 2 else 6
-    return Plan(
-        section=longest,
-        kv_buffers=2 if chunks > 2 else 4,
-        score_slots=chunks + 2,
-        p_slots=4,
-        pt_slots=(pv_lag - 1) * chunks + 2,
-        exp_lag=1,
-        pv_lag=pv_lag,
-        itemsize=sizes.itemsize,
-        d=sizes.d,
-    )
+    deep = 2 if chunks > 4 else 3 if chunks > 2 else 6
+    found = []
+    for pv_lag in (deep, 2, 0):
+        in_use = loads_in_flight(pv_lag)
+        for spare in (1, 0):
+            found.append(
+                Plan(
+                    section=longest,
+                    kv_buffers=in_use + spare,
+                    score_slots=chunks + 2,
+                    p_slots=4,
+                    pt_slots=(max(pv_lag, 2) - 1) * chunks + 2,
+                    exp_lag=min(pv_lag, 1),
+                    pv_lag=pv_lag,
+                    itemsize=sizes.itemsize,
+                    d=sizes.d,
+                )
+            )
+    return found
+
+
+def first_that_fits(plans: list[Plan], sbuf_bytes: int) -> Any:
+    """The first of `plans` that leaves room for the buffers of single rows, or None."""
+    for plan in plans:
+        if plan.sbuf_bytes() + SMALL_BYTES <= sbuf_bytes:
+            return plan
+    return None

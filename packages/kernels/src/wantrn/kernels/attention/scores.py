@@ -8,7 +8,7 @@ from wantrn.kernels.attention.bounds import Bounds
 from wantrn.kernels.attention.buffers import Buffers
 from wantrn.kernels.attention.items import Item
 from wantrn.kernels.attention.options import Options
-from wantrn.kernels.attention.plan import CHUNK, GROUP, K_TILE
+from wantrn.kernels.attention.plan import GROUP, K_TILE
 from wantrn.kernels.attention.spans import Piece, pieces_of
 from wantrn.kernels.nki import nisa, nl
 
@@ -24,13 +24,14 @@ def begin_scores(item: Item, has_sink: bool) -> None:
 
 
 def score_chunk(
-    item: Item, index: int, q: Any, k: Any, options: Options, bounds: Bounds, buffers: Buffers
+    item: Item, index: int, q: Any, k: Any, options: Options, bounds: Any, buffers: Buffers
 ) -> None:
     """Scores of chunk `index`, from PSUM to a slot of the item.
 
     Args:
         q: `[D, rows]` of the group.
         k: `[D, section]`.
+        bounds: `Bounds`; None where the section is not bounded.
     """
     chunk = item.chunks[index]
     psum = buffers.score_psum()
@@ -94,7 +95,7 @@ def _select_affine(item: Item, piece: Piece, src: Any, window: int) -> Any:
     """
     rows, width = item.rows, piece.hi - piece.lo
     start = item.section.start + piece.lo
-    selected = nl.ndarray((GROUP, CHUNK), nl.float32, buffer=nl.sbuf)[0:rows, 0:width]
+    selected = nl.ndarray((GROUP, width), nl.float32, buffer=nl.sbuf)[0:rows, :]
     # GpSimd, which selects, does not reach PSUM
     nisa.tensor_copy(selected, src)
     if piece.causal:

@@ -31,7 +31,7 @@ def update_max(item: Item, sink: Any) -> None:
         sink: logits that take part in the softmax and have no value, fp32 `[GROUP, 1]`, or None.
     """
     rows = item.rows
-    if sink != None and item.prev == None:  # noqa: E711
+    if sink != None and item.prev == None:
         last = item.partial_max[0:rows, item.columns : item.columns + 1]
         nisa.tensor_copy(last, sink[0:rows, :])
         item.columns += 1
@@ -47,7 +47,7 @@ def update_max(item: Item, sink: Any) -> None:
         limited = column()
         nisa.tensor_scalar(limited[0:rows, :], found[0:rows, :], nl.minimum, LARGEST_NEG_MAX)
         found = limited
-    if item.prev == None:  # noqa: E711
+    if item.prev == None:
         item.neg_max = found
         return
     before = item.prev.neg_max
@@ -65,10 +65,8 @@ def update_max(item: Item, sink: Any) -> None:
 
 def begin_exp(item: Item, has_sink: bool) -> None:
     """A column for the sum of every chunk of this item, and of the sink."""
-    sink = 1 if has_sink and item.prev == None else 0  # noqa: E711
-    item.partial_sum = nl.ndarray(
-        (GROUP, len(item.chunks) + sink), nl.float32, buffer=nl.sbuf
-    )
+    sink = 1 if has_sink and item.prev == None else 0
+    item.partial_sum = nl.ndarray((GROUP, len(item.chunks) + sink), nl.float32, buffer=nl.sbuf)
 
 
 def exp_chunk(item: Item, index: int, buffers: Buffers) -> None:
@@ -102,7 +100,7 @@ def exp_chunk(item: Item, index: int, buffers: Buffers) -> None:
 def add_sink(item: Item, sink: Any) -> None:
     """The sink's part of the sum."""
     rows = item.rows
-    if sink != None and item.prev == None:  # noqa: E711
+    if sink != None and item.prev == None:
         at = len(item.chunks)
         nisa.activation(
             item.partial_sum[0:rows, at : at + 1],
@@ -117,7 +115,7 @@ def update_sum(item: Item) -> None:
     rows = item.rows
     found = column()
     nisa.tensor_reduce(found[0:rows, :], op=nl.add, data=item.partial_sum[0:rows, :], axis=1)
-    if item.prev == None:  # noqa: E711
+    if item.prev == None:
         item.total = found
         return
     item.total = column()

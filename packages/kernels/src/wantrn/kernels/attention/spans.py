@@ -74,9 +74,7 @@ def key_span(options: Options, q0: int, rows: int, keys: int) -> tuple[int, int]
     return first, last
 
 
-def chunks_of(
-    section: Section, options: Options, q0: int, rows: int, keys: int
-) -> list[Chunk]:
+def chunks_of(section: Section, options: Options, q0: int, rows: int, keys: int) -> list[Chunk]:
     """The keys of a section that queries `q0:q0 + rows` can read; empty if there are none."""
     first, last = (0, section.length)
     if not section.is_prior:
@@ -87,9 +85,7 @@ def chunks_of(
     return [Chunk(lo=at, hi=min(at + CHUNK, hi)) for at in range(lo, hi, CHUNK)]
 
 
-def pieces_of(
-    section: Section, chunk: Chunk, options: Options, q0: int, rows: int
-) -> list[Piece]:
+def pieces_of(section: Section, chunk: Chunk, options: Options, q0: int, rows: int) -> list[Piece]:
     """A chunk by the masks that its keys need, where these are known beforehand."""
     if not options.causal:
         return [Piece(lo=chunk.lo, hi=chunk.hi, causal=False, window=False)]
@@ -100,7 +96,8 @@ def pieces_of(
         edge = min(max(q0 + rows - options.window - section.start, chunk.lo), chunk.hi)
     points = [chunk.lo, min(diagonal, edge), max(diagonal, edge), chunk.hi]
     found = []
-    for lo, hi in zip(points, points[1:]):
+    for at in range(3):
+        lo, hi = points[at], points[at + 1]
         if lo < hi:
             found.append(Piece(lo=lo, hi=hi, causal=lo >= diagonal, window=hi <= edge))
     return found
