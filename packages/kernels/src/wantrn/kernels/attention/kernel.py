@@ -11,7 +11,11 @@ from wantrn.kernels.attention.loads import load_keys, load_rows_as_columns, load
 from wantrn.kernels.attention.options import Options, Sizes, sizes_of
 from wantrn.kernels.attention.output import Outputs, finish, load_output_before, value_chunk
 from wantrn.kernels.attention.plan import GROUP, Q_PACK, Plan
-from wantrn.kernels.attention.rules import broken_rule
+from wantrn.kernels.attention.rules import (
+    broken_by_options,
+    broken_by_sizes,
+    broken_by_tensors,
+)
 from wantrn.kernels.attention.scores import begin_scores, score_chunk
 from wantrn.kernels.attention.softmax import (
     add_sink,
@@ -221,9 +225,11 @@ def attention_cte(
         AssertionError: a rule of `wantrn.kernels.attention.rules` is broken, or the buffers do not
             fit; `refusal` tells beforehand.
     """
-    sizes = sizes_of(q, k, options, sink, bounds, prior, 4 if q.dtype == nl.float32 else 2)
-    problem = broken_rule((q, k, v), sizes, options, cp_offset, prior)
+    problem = broken_by_tensors((q, k, v), options, cp_offset, prior)
     assert problem == None, problem
+    sizes = sizes_of(q, k, options, sink, bounds, prior, 4 if q.dtype == nl.float32 else 2)
+    for problem in (broken_by_options(options), broken_by_sizes(sizes, options)):
+        assert problem == None, problem
     shards = shards_of(sizes, options, nl.program_id(), nl.num_programs())
     items = items_of(shards, sizes, options)
     plan = plan_of(sizes, items, nl.tile_size.sbuf_fmax_bytes)

@@ -13,22 +13,6 @@ MAX_KEYS = 1 << 23
 SLICES = ("", "contiguous", "strided")
 
 
-def broken_rule(
-    tensors: tuple[Any, Any, Any], sizes: Sizes, options: Options, cp_offset: Any, prior: Any
-) -> str | None:
-    """Which rule a call breaks, with the value and what is allowed; None if none.
-
-    Args:
-        tensors: Q, K and V.
-    """
-    found = broken_by_tensors(tensors, options, cp_offset, prior)
-    if found == None:
-        found = broken_by_options(options)
-    if found == None:
-        found = broken_by_sizes(sizes, options)
-    return found
-
-
 def broken_by_options(options: Options) -> str | None:
     """A rule about the options alone."""
     if not 0 < options.scale < float("inf"):
