@@ -12,6 +12,7 @@ from wantrn.kernels.attention.options import Options, Sizes, sizes_of
 from wantrn.kernels.attention.output import Outputs, finish, load_output_before, value_chunk
 from wantrn.kernels.attention.plan import GROUP, Q_PACK, Plan
 from wantrn.kernels.attention.rules import (
+    broken_by_extras,
     broken_by_options,
     broken_by_sizes,
     broken_by_tensors,
@@ -228,7 +229,11 @@ def attention_cte(
     problem = broken_by_tensors((q, k, v), options, cp_offset, prior)
     assert problem == None, problem
     sizes = sizes_of(q, k, options, sink, bounds, prior, 4 if q.dtype == nl.float32 else 2)
-    for problem in (broken_by_options(options), broken_by_sizes(sizes, options)):
+    for problem in (
+        broken_by_extras(sizes, sink, cp_offset, bounds, prior),
+        broken_by_options(options),
+        broken_by_sizes(sizes, options),
+    ):
         assert problem == None, problem
     shards = shards_of(sizes, options, nl.program_id(), nl.num_programs())
     items = items_of(shards, sizes, options)

@@ -86,3 +86,23 @@ def broken_by_tensors(
                 f"be {list(wanted)} and {[batch, s_prior, d]}"
             )
     return None
+
+
+def broken_by_extras(
+    sizes: Sizes, sink: Any, cp_offset: Any, bounds: Any, prior: Any
+) -> str | None:
+    """A rule about the shapes of the further tensors."""
+    expected = []
+    if sink != None:
+        expected.append(("sink", sink, (sizes.batch, 1)))
+    if cp_offset != None:
+        expected.append(("cp_offset", cp_offset, (1, 1)))
+    if bounds != None:
+        for name, tensor in (("bounds[0]", bounds[0]), ("bounds[1]", bounds[1])):
+            expected.append((name, tensor, (sizes.batch, sizes.s_q)))
+    if prior != None:
+        expected.append(("prior[2]", prior[2], (1, 1)))
+    for name, tensor, shape in expected:
+        if tuple(tensor.shape) != shape:
+            return f"{name} is {list(tensor.shape)}; it must be {list(shape)}"
+    return None

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wantrn.kernels.backend import Backend, log_fallback, setting
 from wantrn.kernels.ops.linear import widens
 
 
@@ -42,6 +43,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) ->
 
 @torch.library.custom_op("wantrn::attention", mutates_args=())
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    chosen = setting()
+    if chosen.backend is Backend.SIM:
+        # the simulator takes 0.3 s to import
+        from wantrn.kernels.attention import torch_call
+
+        reason = torch_call.refusal_of(q, k, scale, chosen.simulation)
+        if reason is None:
+            return torch_call.simulated(q, k, v, scale, chosen.simulation)
+        log_fallback("attention", reason)
+    return _computed(q, k, v, scale)
+
+
+def _computed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """By torch."""
     dtype = q.dtype
     if widens(dtype, q.device):
         q, k, v = q.float(), k.float(), v.float()
