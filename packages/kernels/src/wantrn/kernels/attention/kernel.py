@@ -53,8 +53,7 @@ class Stages(nl.NKIObject):
     cp_offset: Any = None
     used: Any = None
     loaded_kv: list[Any]
-    loaded_q: Any = None
-    loaded_pack: int = -1
+    loaded_q: list[Any]
     bounds: list[Bounds]
     bounded_shard: Any = None
     sinks: list[Any]
@@ -92,18 +91,21 @@ class Stages(nl.NKIObject):
 
     # Q, bounds and sinks
 
-    def load_queries(self, item: Item) -> Any:
-        """`[D, rows]` of the item's group, loaded with those of its neighbours."""
-        first = item.group // Q_PACK * Q_PACK
-        if self.loaded_pack != item.pack:
-            self.loaded_pack = item.pack
-            self.loaded_q = self.buffers.q.take()
-            start = item.shard.q0 + first * GROUP
-            count = min(Q_PACK * GROUP, item.shard.q0 + item.shard.rows - start)
-            src = self.inputs.q[item.shard.batch]
-            load_rows_as_columns(self.loaded_q[:, 0:count], src, start, count, self.options.tp_q)
-        at = (item.group - first) * GROUP
-        return self.loaded_q[:, at : at + item.rows]
+    def load_queries(self, item: Any) -> None:
+        """Load the queries of the item's group and of its neighbours, unless they are there."""
+        if item == None or item.pack < len(self.loaded_q):
+            return
+        start = item.shard.q0 + item.group // Q_PACK * Q_PACK * GROUP
+        count = min(Q_PACK * GROUP, item.shard.q0 + item.shard.rows - start)
+        slot = self.buffers.q.take()
+        src = self.inputs.q[item.shard.batch]
+        load_rows_as_columns(slot[:, 0:count], src, start, count, self.options.tp_q)
+        self.loaded_q.append(slot)
+
+    def queries_of(self, item: Item) -> Any:
+        """`[D, rows]` of the item's group."""
+        at = item.group % Q_PACK * GROUP
+        return self.loaded_q[item.pack][:, at : at + item.rows]
 
     def bounds_of(self, item: Item) -> Any:
         """The bounds of the item's shard, or None."""
@@ -141,8 +143,10 @@ class Stages(nl.NKIObject):
                 chunks = max(chunks, len(item.chunks))
         q, k, bounds = None, None, None
         if scoring != None:
+            # the first product waits for Q and the first keys, not for all values
+            self.load_queries(scoring)
             self.load_kv(scoring.kv)
-            q, k, bounds = self.load_queries(scoring), self.loaded_kv[scoring.kv][0], None
+            q, k = self.queries_of(scoring), self.loaded_kv[scoring.kv][0]
             bounds = self.bounds_of(scoring)
             begin_scores(scoring, has_sink)
         if exponential != None:
@@ -256,6 +260,7 @@ def attention_cte(
             buffers=allocate(plan, q.dtype),
             items=items,
             loaded_kv=[],
+            loaded_q=[],
             bounds=[],
             sinks=[None] * sizes.batch,
         )
