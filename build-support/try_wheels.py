@@ -108,9 +108,9 @@ def main() -> None:
         print("nkisim alone, and its command", flush=True)
         try_nkisim(Environment(Path(tmp) / "nkisim"))
     with tempfile.TemporaryDirectory() as tmp:
-        print("wantrn-kernels alone", flush=True)
+        print("wantrn-kernels with nkisim", flush=True)
         environment = Environment(Path(tmp) / "kernels")
-        environment.install(str(wheel("wantrn_kernels")))
+        environment.install("--find-links", str(ROOT / "dist"), str(wheel("wantrn_kernels")))
         environment.run_readme("kernels")
     with tempfile.TemporaryDirectory() as tmp:
         print("wantrn-model with its first-party wheels", flush=True)

@@ -30,8 +30,8 @@ Q_PACK = 8
 OUTPUT_BANKS = (4, 5, 6, 7)
 BANK_BYTES = 2048
 
-# Bytes of each partition for what the plan leaves out: maxima, sums, bounds and outputs of the
-# groups under way. At most 11 KB are used, with bounds for 36,864 queries.
+# Bytes of each partition for what the plan leaves out: maxima, sums and outputs of the groups under
+# way, and bounds, which take 7 KB for 36,864 queries.
 SMALL_BYTES = 14 * 1024
 
 # keys up to which there is one section, and keys of a section beyond, in 2-byte types
@@ -101,7 +101,7 @@ def candidates(sizes: Sizes, loads_in_flight: Callable[[int], int]) -> list[Plan
 
     Args:
         loads_in_flight: how many loads of K and V are in use at once, by the lag of the second
-            matmul; see `nkisim`'s schedule for what overlaps.
+            matmul.
     """
     lengths = section_lengths(sizes.s_k, sizes.itemsize)
     if sizes.s_prior:

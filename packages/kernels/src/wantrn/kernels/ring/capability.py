@@ -38,9 +38,7 @@ def ring_problem(
         return reason
     item = 4 if dtypes[0] == "float32" else 2
     batch, queries, heads, head_dim = shapes[0]
-    shape = RingShape(
-        batch * heads, head_dim, queries, shapes[1][1], item, options.ranks, cores
-    )
+    shape = RingShape(batch * heads, head_dim, queries, shapes[1][1], item, options.ranks, cores)
     plan = plan_ring(shape, _SBUF_BYTES[generation], generation >= 4)
     if plan.sbuf_bytes() > _SBUF_BYTES[generation]:
         return (

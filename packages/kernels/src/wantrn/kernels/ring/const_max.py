@@ -13,32 +13,17 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.ring.division import Pass, Unit
+from wantrn.kernels.ring.division import Pass
 from wantrn.kernels.ring.exchange import Shards
 from wantrn.kernels.ring.finish import Results, finish_block, store_lse
-from wantrn.kernels.ring.plan import BANK, BLOCK_GROUPS, PARTITIONS
+from wantrn.kernels.ring.loads import Block, Loads, blocks_of
+from wantrn.kernels.ring.plan import BANK, PARTITIONS
 from wantrn.kernels.ring.queries import Queries
 from wantrn.kernels.ring.rank import Rank
 from wantrn.kernels.ring.tiles import Rotation, product
 
 
-class Block(nl.NKIObject):  # type: ignore[misc]
-    """A block of queries of a unit, in one step.
-
-    Attributes:
-        unit: of which.
-        first, groups: groups of 128 queries.
-        step: of the ring, from 0.
-    """
-
-    def __init__(self, unit: Unit, first: int, groups: int, step: int) -> None:
-        self.unit = unit
-        self.first = first
-        self.groups = groups
-        self.step = step
-
-
-class Weighted(nl.NKIObject):  # type: ignore[misc]
+class Weighted(nl.NKIObject):
     """Exponentials that wait for their product with the values.
 
     Attributes:
@@ -56,14 +41,13 @@ class Weighted(nl.NKIObject):  # type: ignore[misc]
         self.closes = closes
 
 
-class Streams(nl.NKIObject):  # type: ignore[misc]
+class Streams(nl.NKIObject):
     """The buffers of the loops, as the plan has them, and what waits in them.
 
     Attributes:
         sums: PSUM fp32 `[128 queries, 512 banks]`; several groups to a bank, none across two.
         resident: SBUF fp32 `[128 queries, groups, D + 1]`, of all units of a pass.
         per_bank: groups in a bank.
-        closed: blocks whose sums were folded away.
         loaded: tiles in the block of values that was loaded last.
         waiting: products that are still to be issued, so that the Tensor engine begins the next
             scores before it needs these exponentials.
@@ -71,13 +55,9 @@ class Streams(nl.NKIObject):  # type: ignore[misc]
 
     def __init__(self, rank: Rank) -> None:
         plan, shape = rank.plan, rank.plan.shape
-        columns, head_dim = plan.block_columns(), shape.head_dim
-        keys = plan.block_tiles * PARTITIONS
-        self.queries = Rotation(2, (head_dim, columns), rank.dtype, nl.sbuf)
+        columns = plan.block_columns()
+        self.loads = Loads(rank)
         self.bounds = Rotation(2, (PARTITIONS, columns), nl.float32, nl.sbuf)
-        self.keys = Rotation(2, (head_dim, keys), rank.dtype, nl.sbuf)
-        values = (PARTITIONS, plan.block_tiles, shape.columns())
-        self.values = Rotation(2, values, rank.dtype, nl.sbuf)
         self.scores = Rotation(2, (PARTITIONS, columns), nl.float32, nl.psum)
         self.shifted = Rotation(plan.shifted, (PARTITIONS, columns), nl.float32, nl.sbuf)
         self.weights = Rotation(plan.weights, (PARTITIONS, columns), rank.dtype, nl.sbuf)
@@ -86,7 +66,6 @@ class Streams(nl.NKIObject):  # type: ignore[misc]
         self.sums = nl.ndarray((PARTITIONS, banks * BANK), nl.float32, buffer=nl.psum)
         resident = (PARTITIONS, plan.resident_groups, shape.columns())
         self.resident = nl.ndarray(resident, nl.float32, buffer=nl.sbuf)
-        self.closed = 0
         self.loaded = 0
         self.ahead = min(2, plan.weights - 1)
         self.waiting: list[Weighted] = []
@@ -99,11 +78,8 @@ def const_max_pass(
     shards = sources[0]
     for step in range(rank.options.ranks):
         shards.send(rank, step)
-        for unit in work.units:
-            end = unit.first + unit.groups
-            for first in range(unit.first, end, BLOCK_GROUPS):
-                block = Block(unit, first, min(BLOCK_GROUPS, end - first), step)
-                _attend(rank, streams, block, sources)
+        for block in blocks_of(rank, work.units, step):
+            _attend(rank, streams, block, sources)
     while len(streams.waiting) > 0:
         _weigh(rank, streams, sources)
 
@@ -114,29 +90,21 @@ def _attend(
     """A block of queries against all keys of a step."""
     shards, queries, _ = sources
     columns = block.groups * PARTITIONS
-    tokens = nl.ds(block.first * PARTITIONS, columns)
-    head, slot = block.unit.head, block.unit.slot
-    turned = streams.queries.next()[:, 0:columns]
-    nisa.dma_copy(turned, queries.turned[head][:, tokens])
+    turned = streams.loads.load_queries(queries, block)
     bounds = streams.bounds.next()[:, 0:columns]
     # one row for all partitions
-    row = queries.bounds[head]
-    nisa.dma_copy(
-        bounds, row.ap([[0, PARTITIONS], [1, columns]], offset=block.first * PARTITIONS)
-    )
-    shard = block.step % len(shards.keys)
+    row = queries.bounds[block.unit.head]
+    offset = block.first * PARTITIONS
+    nisa.dma_copy(bounds, row.ap([[0, PARTITIONS], [1, columns]], offset=offset))
     count, size = rank.plan.shape.key_tiles(), rank.plan.block_tiles
     for start in range(0, count, size):
         end = min(start + size, count)
-        keys = streams.keys.next()[:, 0 : (end - start) * PARTITIONS]
-        source = shards.keys[shard][slot]
-        nisa.dma_copy(keys, source[:, start * PARTITIONS : end * PARTITIONS])
-        # those that wait must still find theirs: this buffer is that of the block before the last
+        # those that wait must still find their values: the next buffer is that of the block of
+        # keys before the last
         while len(streams.waiting) > streams.loaded:
             _weigh(rank, streams, sources)
         streams.loaded = end - start
-        values = streams.values.next()[:, 0 : end - start, :]
-        nisa.dma_copy(values, shards.values[shard][slot][:, start:end, :])
+        keys, values = streams.loads.load_shard(shards, block, (start, end))
         for tile in range(end - start):
             stationary = keys[:, tile * PARTITIONS : (tile + 1) * PARTITIONS]
             weights = _exponentials(rank, streams, stationary, turned, bounds)
@@ -187,13 +155,7 @@ def _close(
     A bank at a time, so that the next block's products may begin in it.
     """
     columns = rank.plan.shape.columns()
-    if rank.options.ranks == 1:
-        # two places in turn
-        place = min(BLOCK_GROUPS, rank.plan.shape.query_groups()) * (streams.closed % 2)
-    else:
-        place = block.unit.resident + block.first - block.unit.first
-    streams.closed += 1
-    sums = streams.resident[:, place : place + block.groups, :]
+    sums = streams.resident[:, block.place : block.place + block.groups, :]
     for first in range(0, block.groups, streams.per_bank):
         count = min(streams.per_bank, block.groups - first)
         start = first // streams.per_bank * BANK
@@ -203,12 +165,10 @@ def _close(
             nisa.tensor_copy(held, fresh)
         else:
             nisa.tensor_tensor(held, fresh, held, nl.add)
-    if block.step + 1 == rank.options.ranks:
-        results, queries = sources[2], sources[1]
-        finish_block(rank, results, block.unit, block.first, sums)
+    if block.last:
+        finish_block(rank, sources[2], block, sums)
         if rank.options.lse:
             tops = nl.ndarray((block.groups, PARTITIONS), nl.float32, buffer=nl.sbuf)
-            tokens = nl.ds(block.first * PARTITIONS, block.groups * PARTITIONS)
-            row = queries.bounds[block.unit.head, tokens]
+            row = sources[1].bounds[block.unit.head, block.tokens()]
             nisa.dma_copy(tops, row.reshape((block.groups, PARTITIONS)))
-            store_lse(rank, results, (block.unit, block.first), sums, tops)
+            store_lse(rank, sources[2], block, sums, (tops, rank.scale))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wantrn.kernels.nki import nl
@@ -9,7 +10,7 @@ from wantrn.kernels.ring.plan import LOADED_HEADS, RingPlan, passes
 
 
 @dataclass(frozen=True)
-class Unit(nl.NKIObject):  # type: ignore[misc]
+class Unit(nl.NKIObject):
     """Queries of one head, for one core.
 
     Attributes:
@@ -27,7 +28,7 @@ class Unit(nl.NKIObject):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Pass(nl.NKIObject):  # type: ignore[misc]
+class Pass(nl.NKIObject):
     """One time round the ring.
 
     Attributes:
@@ -44,7 +45,7 @@ class Pass(nl.NKIObject):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Run(nl.NKIObject):  # type: ignore[misc]
+class Run(nl.NKIObject):
     """Heads side by side in one batch entry, loaded together.
 
     Attributes:
@@ -102,7 +103,7 @@ def _pass(plan: RingPlan, core: int, number: int, mine: tuple[int, int], with_sh
     return Pass(number, tuple(heads), tuple(prepared), tuple(units))
 
 
-def runs(members: list[tuple[int, int]], heads: int) -> list[Run]:
+def runs(members: Sequence[tuple[int, int]], heads: int) -> list[Run]:
     """(slot, head) of one core as runs of neighbours.
 
     Args:

@@ -10,7 +10,7 @@ from wantrn.kernels.ring.plan import PARTITIONS
 from wantrn.kernels.ring.rank import Rank
 
 
-class Shards(nl.NKIObject):  # type: ignore[misc]
+class Shards(nl.NKIObject):
     """The K/V shards of one pass: the own one, and room for those under way.
 
     Attributes:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.ring.division import Unit
+from wantrn.kernels.ring.loads import Block
 from wantrn.kernels.ring.plan import BLOCK_GROUPS, PARTITIONS
 from wantrn.kernels.ring.rank import Rank
 from wantrn.kernels.ring.tiles import Rotation
@@ -17,7 +17,7 @@ LEAST_SUM = 2.0**-100
 _LOG_SHIFT = 40
 
 
-class Results(nl.NKIObject):  # type: ignore[misc]
+class Results(nl.NKIObject):
     """What a kernel returns.
 
     Attributes:
@@ -32,7 +32,7 @@ class Results(nl.NKIObject):  # type: ignore[misc]
         batch, queries, heads, _ = q.shape
         self.heads = heads
         self.out = nl.ndarray(q.shape, rank.dtype, buffer=nl.shared_hbm, name="ring_out")
-        self.lse = None
+        self.lse: Any = None
         if rank.options.lse:
             self.lse = nl.ndarray(
                 (batch, heads, queries), nl.float32, buffer=nl.shared_hbm, name="ring_lse"
@@ -52,22 +52,22 @@ class Results(nl.NKIObject):  # type: ignore[misc]
         found = [self.out]
         if measured:
             found.append(self.least)
-        if self.lse != None:  # noqa: E711
+        if self.lse != None:
             found.append(self.lse)
         return found[0] if len(found) == 1 else tuple(found)
 
 
-def finish_block(rank: Rank, results: Results, unit: Unit, first: int, sums: Any) -> None:
+def finish_block(rank: Rank, results: Results, block: Block, sums: Any) -> None:
     """Divide the sums of a block of queries by those of their weights, and store them.
 
     Args:
-        first: group of 128 queries.
+        block: in the last step.
         sums: SBUF fp32 `[128, groups, D + 1]`.
     """
-    groups, head_dim = sums.shape[1], rank.plan.shape.head_dim
+    unit, groups, head_dim = block.unit, block.groups, rank.plan.shape.head_dim
     weights = sums[:, :, head_dim]
-    block = (first - unit.first) // BLOCK_GROUPS
-    nisa.tensor_reduce(results.sums[:, unit.head, block : block + 1], nl.minimum, weights, axis=1)
+    number = (block.first - unit.first) // BLOCK_GROUPS
+    nisa.tensor_reduce(results.sums[:, unit.head, number : number + 1], nl.minimum, weights, axis=1)
     share = results.shares.next()[:, 0:groups]
     # a sum of zero is reported, and must not become a NaN
     nisa.tensor_scalar(share, weights, nl.maximum, LEAST_SUM)
@@ -75,11 +75,9 @@ def finish_block(rank: Rank, results: Results, unit: Unit, first: int, sums: Any
     tile = results.tiles.next()[:, 0:groups, :]
     wide = share.expand_dim(2).broadcast(2, head_dim)
     # GpSimd has nothing else to do in the last step, and the others have
-    nisa.tensor_tensor(
-        tile, sums[:, :, 0:head_dim], wide, nl.multiply, engine=nisa.engine.gpsimd
-    )
+    nisa.tensor_tensor(tile, sums[:, :, 0:head_dim], wide, nl.multiply, engine=nisa.engine.gpsimd)
     batch, head = unit.head // results.heads, unit.head % results.heads
-    store_tokens(results.out[batch, :, head, :], tile, first * PARTITIONS)
+    store_tokens(results.out[batch, :, head, :], tile, block.first * PARTITIONS)
 
 
 def store_tokens(dst: Any, src: Any, first: int) -> None:
@@ -100,18 +98,19 @@ def store_tokens(dst: Any, src: Any, first: int) -> None:
         nisa.dma_copy(dst[first + full * PARTITIONS : first + here], src[0:rest, full])
 
 
-def store_lse(rank: Rank, results: Results, part: tuple[Unit, int], sums: Any, tops: Any) -> None:
-    """`lse_i = scale * top_i + log(sum of weights)` of a block of queries.
+def store_lse(
+    rank: Rank, results: Results, block: Block, sums: Any, tops: tuple[Any, float]
+) -> None:
+    """`log(sum of weights)` of a block of queries, plus what the weights are relative to.
 
     Sums are transposed before anything else, so that the store is rows.
 
     Args:
-        part: the unit, and the first group of 128 queries.
         sums: SBUF fp32 `[128, groups, D + 1]`.
-        tops: SBUF fp32 `[groups, 128]`, what the weights are relative to.
+        tops: SBUF or PSUM fp32 `[groups, 128]`, and a factor of it.
     """
-    unit, first = part
-    groups, head_dim = sums.shape[1], rank.plan.shape.head_dim
+    unit, first, groups = block.unit, block.first, block.groups
+    head_dim = rank.plan.shape.head_dim
     safe = nl.ndarray((PARTITIONS, groups), nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(safe, sums[:, :, head_dim], nl.maximum, LEAST_SUM)
     turned = nl.ndarray((groups, PARTITIONS), nl.float32, buffer=nl.psum)
@@ -119,7 +118,7 @@ def store_lse(rank: Rank, results: Results, part: tuple[Unit, int], sums: Any, t
     logs = nl.ndarray((groups, PARTITIONS), nl.float32, buffer=nl.sbuf)
     nisa.activation(logs, nl.log, turned, scale=2.0**_LOG_SHIFT)
     nisa.tensor_scalar(logs, logs, nl.subtract, _LOG_SHIFT * math.log(2.0))
-    nisa.scalar_tensor_tensor(logs, tops, nl.multiply, rank.scale, nl.add, logs)
+    nisa.scalar_tensor_tensor(logs, tops[0], nl.multiply, tops[1], nl.add, logs)
     batch, head = unit.head // results.heads, unit.head % results.heads
     rows, length = results.lse[batch, head], results.lse.shape[2]
     here = min(length - first * PARTITIONS, groups * PARTITIONS)

@@ -10,6 +10,7 @@ from wantrn.kernels.ring.const_max import Streams, const_max_pass
 from wantrn.kernels.ring.exchange import Shards, reduced
 from wantrn.kernels.ring.finish import Results, store_least
 from wantrn.kernels.ring.keys import mean_keys, prepare_keys, prepare_values
+from wantrn.kernels.ring.online import OnlineStreams, online_pass
 from wantrn.kernels.ring.options import RingOptions
 from wantrn.kernels.ring.queries import bound_queries, prepare_queries
 from wantrn.kernels.ring.rank import Rank, launched
@@ -58,6 +59,35 @@ def attention_const_max(q: Any, k: Any, v: Any, scale: float = 0.0, lse: bool = 
     return _const_max(q, k, v, RingOptions(scale=scale, lse=lse))
 
 
+@jit
+def ring_attention_online(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
+    """As `ring_attention`, with the running maximum of each query: exact whatever the scores are.
+
+    Args:
+        q, k, v: as in `ring_attention`.
+        options: of the ring.
+
+    Returns:
+        out: `[B, S, N, D]` of the dtype of q.
+        lse: fp32 `[B, N, S]`, with `options.lse`.
+
+    Raises:
+        ValueError: see `capability.ring_problem`.
+    """
+    rank = _checked(q, k, v, options)
+    shards = [Shards(rank, work) for work in rank.passes]
+    means = mean_keys(rank, k) if options.centre else None
+    prepare_keys(rank, k, shards, means, False)
+    queries = prepare_queries(rank, q, False)
+    results = Results(rank, q)
+    streams = OnlineStreams(rank)
+    for work in rank.passes:
+        prepare_values(rank, v, work, shards[work.number])
+        _hand_over(rank, shards[work.number])
+        online_pass(rank, work, streams, (shards[work.number], queries, results))
+    return results.returned(False)
+
+
 def _const_max(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
     rank = _checked(q, k, v, options)
     shards = [Shards(rank, work) for work in rank.passes]
@@ -79,7 +109,7 @@ def _const_max(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
 
 def _checked(q: Any, k: Any, v: Any, options: RingOptions) -> Rank:
     reason = shapes_problem(q.shape, k.shape, v.shape, options)
-    if reason != None:  # noqa: E711  # the parser front end has no `is`
+    if reason != None:  # the parser front end has no `is`
         raise ValueError(reason)
     return launched(q, k, options)
 

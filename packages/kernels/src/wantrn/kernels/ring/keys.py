@@ -12,7 +12,7 @@ from wantrn.kernels.ring.rank import Rank
 from wantrn.kernels.ring.tiles import Rotation, load_tokens, product
 
 
-class Turning(nl.NKIObject):  # type: ignore[misc]
+class Turning(nl.NKIObject):
     """Buffers of `turn`: tokens as they are stored, and transposed."""
 
     def __init__(self, rank: Rank) -> None:
@@ -149,7 +149,7 @@ def _prepare_run(
         for i in range(run.count):
             psum = turn(tiles, loaded, i)
             turned = tiles.turned.next()[:, 0 : size * PARTITIONS]
-            if means != None:  # noqa: E711  # the parser front end has no `is`
+            if means != None:  # the parser front end has no `is`
                 mean = means[:, head + i : head + i + 1]
                 nisa.tensor_scalar(turned, psum, nl.subtract, mean)
                 _clear(turned, rank.valid - first * PARTITIONS)
@@ -158,10 +158,10 @@ def _prepare_run(
             start = first * PARTITIONS
             columns = shards.keys[0][run.slot + i][:, start : start + size * PARTITIONS]
             nisa.dma_copy(columns, turned)
-            if largest != None:  # noqa: E711
+            if largest != None:
                 norms = squared_norms(rank, tiles, turned)
                 nisa.tensor_reduce(tops[:, i, block : block + 1], nl.maximum, norms, axis=1)
-    if largest != None:  # noqa: E711
+    if largest != None:
         found = nl.ndarray((1, run.count), nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(found, nl.maximum, tops, axis=2)
         nisa.dma_copy(largest[:, head : head + run.count], found)

@@ -8,7 +8,7 @@ from wantrn.kernels.nki import nl
 
 
 @dataclass(frozen=True)
-class RingOptions(nl.NKIObject):  # type: ignore[misc]  # AWS's nki has no types
+class RingOptions(nl.NKIObject):
     """How the keys go round, and which of them are real.
 
     Attributes:

@@ -18,10 +18,14 @@ BLOCK_GROUPS = 8
 TURNED_TILES = 8
 # heads whose tokens are loaded together
 LOADED_HEADS = 8
+# exponentials of 128 queries that the ring with a maximum transposes at a time: a PSUM bank of them
+PORTION_BYTES = 2048
+# such portions between the matmuls
+PORTION_WEIGHTS = 3
 
 
 @dataclass(frozen=True)
-class RingShape(nl.NKIObject):  # type: ignore[misc]
+class RingShape(nl.NKIObject):
     """What the plan depends on.
 
     Attributes:
@@ -54,7 +58,7 @@ class RingShape(nl.NKIObject):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class RingPlan(nl.NKIObject):  # type: ignore[misc]
+class RingPlan(nl.NKIObject):
     """How much of a ring is in SBUF at a time.
 
     Attributes:
@@ -83,18 +87,29 @@ class RingPlan(nl.NKIObject):  # type: ignore[misc]
         return PARTITIONS * min(BLOCK_GROUPS, self.shape.query_groups())
 
     def streaming_bytes(self) -> int:
-        """SBUF bytes per partition of what the inner loop of a ring streams through.
+        """SBUF bytes per partition of what the inner loop of either ring streams through.
 
-        Two blocks of queries, bounds, keys and values; the tiles between the matmuls; two results.
+        Two blocks of queries, keys and values, two results, and what is between the matmuls.
         """
         item, columns = self.shape.itemsize, self.block_columns()
         queries = 2 * columns * item
-        bounds = 2 * columns * 4
         keys = 2 * self.block_tiles * PARTITIONS * item
         values = 2 * self.block_tiles * self.shape.columns() * item
-        tiles = columns * (4 * self.shifted + item * self.weights)
         results = 2 * columns // PARTITIONS * self.shape.head_dim * item
-        return queries + bounds + keys + values + tiles + results
+        between = max(self.bounded_bytes(), self.online_bytes())
+        return queries + keys + values + results + between
+
+    def bounded_bytes(self) -> int:
+        """Of the ring with a bound: two blocks of bounds, shifted scores and exponentials."""
+        return self.block_columns() * (
+            4 * 2 + 4 * self.shifted + self.shape.itemsize * self.weights
+        )
+
+    def online_bytes(self) -> int:
+        """Of the ring with a maximum: exponentials, also transposed, and masks of padding."""
+        item = self.shape.itemsize
+        tiles = PORTION_BYTES // (PARTITIONS * item) * PORTION_WEIGHTS
+        return (tiles + 2 * tiles // PORTION_WEIGHTS + self.block_tiles) * PARTITIONS * item
 
     def preparing_bytes(self) -> int:
         """SBUF bytes per partition of loading, transposing and squaring."""

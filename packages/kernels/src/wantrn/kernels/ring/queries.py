@@ -28,7 +28,7 @@ def margin(itemsize: int) -> float:
     return 1.0 + (2.0**-7 if itemsize == 2 else 2.0**-12)
 
 
-class Queries(nl.NKIObject):  # type: ignore[misc]
+class Queries(nl.NKIObject):
     """What the steps of a ring read of the queries; of the own core's units only.
 
     Attributes:

@@ -10,7 +10,7 @@ from wantrn.kernels.ring.options import RingOptions
 from wantrn.kernels.ring.plan import PARTITIONS, RingPlan, RingShape, plan_ring
 
 
-class Rank(nl.NKIObject):  # type: ignore[misc]
+class Rank(nl.NKIObject):
     """One core of one rank.
 
     Attributes:

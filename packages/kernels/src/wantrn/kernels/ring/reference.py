@@ -1,4 +1,4 @@
-"""What the ring kernels compute, in torch; in the dtype of their arguments, so in float64 exactly."""
+"""What the ring kernels compute, in torch and in the dtype of its arguments: float64 is exact."""
 
 from __future__ import annotations
 

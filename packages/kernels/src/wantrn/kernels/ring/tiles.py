@@ -1,4 +1,4 @@
-"""Pieces that every stage of a ring uses: buffers in turn, tokens into SBUF, products of any width."""
+"""What every stage of a ring uses: buffers in turn, tokens into SBUF, products of any width."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.ring.plan import BANK, PARTITIONS
 
 
-class Rotation(nl.NKIObject):  # type: ignore[misc]
+class Rotation(nl.NKIObject):
     """Buffers that are used in turn, so that one is filled while another is read."""
 
     def __init__(self, count: int, shape: tuple[int, ...], dtype: Any, buffer: Any) -> None:
