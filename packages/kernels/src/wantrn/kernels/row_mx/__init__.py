@@ -1,0 +1,35 @@
+"""ROW_MX: FP8 numbers with one fp32 scale a token and one an output channel, for the MX matmul."""
+
+from wantrn.kernels.row_mx.products import NEUTRAL_SCALE, dequantize_products, row_mx_linear
+from wantrn.kernels.row_mx.rows import (
+    OCP_LIMIT,
+    SCALE_BYTES,
+    TRN2_LIMIT,
+    dequantize_rows,
+    pack_rows,
+    quantize_rows,
+    unpack_rows,
+)
+from wantrn.kernels.row_mx.weights import (
+    ChannelWeight,
+    from_kernel_layout,
+    quantize_channels,
+    to_kernel_layout,
+)
+
+__all__ = [
+    "NEUTRAL_SCALE",
+    "OCP_LIMIT",
+    "SCALE_BYTES",
+    "TRN2_LIMIT",
+    "ChannelWeight",
+    "dequantize_products",
+    "dequantize_rows",
+    "from_kernel_layout",
+    "pack_rows",
+    "quantize_channels",
+    "quantize_rows",
+    "row_mx_linear",
+    "to_kernel_layout",
+    "unpack_rows",
+]
