@@ -1,4 +1,4 @@
-"""Which core does what: heads in passes round the ring, units of work, and heads loaded together."""
+"""Which core does what: heads in passes round the ring, units of work, heads loaded together."""
 
 from __future__ import annotations
 

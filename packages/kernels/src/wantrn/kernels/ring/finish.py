@@ -107,7 +107,7 @@ def store_lse(
 
     Args:
         sums: SBUF fp32 `[128, groups, D + 1]`.
-        tops: SBUF or PSUM fp32 `[groups, 128]`, and a factor of it.
+        tops: SBUF fp32 `[groups, 128]`, and a factor of it.
     """
     unit, first, groups = block.unit, block.first, block.groups
     head_dim = rank.plan.shape.head_dim

@@ -79,11 +79,10 @@ def ring_attention_online(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
     means = mean_keys(rank, k) if options.centre else None
     prepare_keys(rank, k, shards, means, False)
     queries = prepare_queries(rank, q, False)
+    _prepare_values(rank, v, shards)
     results = Results(rank, q)
     streams = OnlineStreams(rank)
     for work in rank.passes:
-        prepare_values(rank, v, work, shards[work.number])
-        _hand_over(rank, shards[work.number])
         online_pass(rank, work, streams, (shards[work.number], queries, results))
     return results.returned(False)
 
@@ -96,12 +95,11 @@ def _const_max(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
     # before the queries, so that they hide its latency
     largest = reduced(rank, largest, nl.maximum, "ring_key_norms_all")
     queries = prepare_queries(rank, q, True)
+    _prepare_values(rank, v, shards)
     results = Results(rank, q)
     streams = Streams(rank)
     bound_queries(rank, queries, largest)
     for work in rank.passes:
-        prepare_values(rank, v, work, shards[work.number])
-        _hand_over(rank, shards[work.number])
         const_max_pass(rank, work, streams, (shards[work.number], queries, results))
     store_least(rank, results)
     return results.returned(True)
@@ -114,7 +112,10 @@ def _checked(q: Any, k: Any, v: Any, options: RingOptions) -> Rank:
     return launched(q, k, options)
 
 
-def _hand_over(rank: Rank, shards: Shards) -> None:
-    """Both cores have prepared their part of the shards that are sent first."""
-    rank.barrier(shards.keys[0])
-    rank.barrier(shards.values[0])
+def _prepare_values(rank: Rank, v: Any, shards: list[Shards]) -> None:
+    """Values of all passes: later ones would find no room beside the sums. Then each core has
+    prepared its part of the shards that are sent first."""
+    for work in rank.passes:
+        prepare_values(rank, v, work, shards[work.number])
+        rank.barrier(shards[work.number].keys[0])
+        rank.barrier(shards[work.number].values[0])
