@@ -12,7 +12,7 @@ from torch import Tensor
 
 import nkisim
 from nkisim.errors import NkiWarning
-from wantrn.kernels.ring import RankInput, RingOptions, shares
+from wantrn.kernels.ring import RankInput, RingOptions, attention_reference, shares
 
 # what a dtype rounds by, relative to what is rounded
 ROUNDOFF = {torch.bfloat16: 2.0**-9, torch.float32: 2.0**-24}
@@ -28,6 +28,11 @@ def qkv(length: int, heads: int, dim: int, seed: int = 0, batch: int = 1) -> lis
     return [sample(shape, torch.bfloat16, 3 * seed + i) for i in range(3)]
 
 
+def rank_input(tensors: Sequence[Tensor], options: RingOptions) -> RankInput:
+    q, k, v = (x.contiguous() for x in tensors)
+    return RankInput(q, k, v, options)
+
+
 def sharded(tensors: Sequence[Tensor], ranks: int, **options: Any) -> list[RankInput]:
     """Shards of a sequence on `ranks` ranks; what is beyond its end is NaN, which must not show."""
     length, valid = shares(tensors[0].shape[1], ranks)
@@ -35,10 +40,10 @@ def sharded(tensors: Sequence[Tensor], ranks: int, **options: Any) -> list[RankI
     for x in tensors:
         missing = length * ranks - x.shape[1]
         padding = torch.full((x.shape[0], missing, *x.shape[2:]), torch.nan, dtype=x.dtype)
-        pieces.append(torch.cat([x, padding], 1).split(length, 1))
+        pieces.append(torch.split(torch.cat([x, padding], 1), length, 1))
     return [
-        RankInput(
-            *(piece[rank].contiguous() for piece in pieces),
+        rank_input(
+            [piece[rank] for piece in pieces],
             RingOptions(ranks=ranks, valid=valid[rank], common=min(valid), **options),
         )
         for rank in range(ranks)
@@ -60,6 +65,12 @@ def whole(shards: Sequence[Tensor], length: int, axis: int = 1) -> Tensor:
     return torch.cat(list(shards), axis).narrow(axis, 0, length)
 
 
+def exact(inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, Tensor]:
+    """`attention_reference` of q, k and v in float64."""
+    q, k, v = (x.double() for x in inputs)
+    return attention_reference(q, k, v, scale)
+
+
 def assert_as_good_as_torch(
     out: Tensor, expected: Tensor, inputs: Sequence[Tensor], scale: float | None = None
 ) -> None:
@@ -74,7 +85,8 @@ def assert_as_good_as_torch(
         expected: float64.
         inputs: q, k, v `[B, S, N, D]`.
     """
-    own = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in inputs), scale=scale)
+    q, k, v = (x.transpose(1, 2) for x in inputs)
+    own = F.scaled_dot_product_attention(q, k, v, scale=scale)
     theirs = own.transpose(1, 2).double() - expected
     ours = out.double() - expected
     assert bool(torch.isfinite(ours).all())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring_support import assert_as_good_as_torch, qkv, sample
+from ring_support import assert_as_good_as_torch, exact, qkv, sample
 from torch import Tensor
 
 import nkisim
@@ -17,7 +17,6 @@ from nkisim.errors import NkiWarning
 from wantrn.kernels.ring import (
     RingOptions,
     attention_const_max,
-    attention_reference,
     ring_attention,
     ring_attention_online,
 )
@@ -51,7 +50,7 @@ def test_it_is_attention(
         for seed, length in enumerate((queries, keys, keys))
     ]
     out, least, lse = run(inputs, lnc, target, 0.0, True)
-    expected, logs = attention_reference(*(x.double() for x in inputs), dim**-0.5)
+    expected, logs = exact(inputs, dim**-0.5)
     assert_as_good_as_torch(out, expected, inputs)
     assert out.shape == inputs[0].shape and out.dtype == dtype
     assert least.shape == (lnc, batch * heads)
@@ -64,14 +63,14 @@ def test_it_is_attention(
 def test_several_blocks_of_queries_and_of_keys(queries: int, keys: int) -> None:
     inputs = [sample((1, n, 1, 128), torch.bfloat16, n) for n in (queries, keys, keys)]
     out, _ = run(inputs, 2, "trn3")
-    expected, _ = attention_reference(*(x.double() for x in inputs), 128**-0.5)
+    expected, _ = exact(inputs, 128**-0.5)
     assert_as_good_as_torch(out, expected, inputs)
 
 
 def test_the_scale_is_the_callers() -> None:
     inputs = qkv(150, 2, 32)
     out, _ = run(inputs, 1, "trn3", 0.5)
-    expected, _ = attention_reference(*(x.double() for x in inputs), 0.5)
+    expected, _ = exact(inputs, 0.5)
     assert_as_good_as_torch(out, expected, inputs, 0.5)
 
 
@@ -126,6 +125,7 @@ def test_the_linter_has_nothing_to_say(kernel: Any) -> None:
         (((1, 4, 2, 8),) * 3, {"valid": 0}, "valid is 0 on the only rank"),
         (((1, 4, 2, 8),) * 3, {"valid": 2, "common": 3}, "common is 3"),
         (((1, 3, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8)), {"valid": 2}, "q has 3 tokens and k 4"),
+        (((1, 4, 2, 8),) * 3, {"valid": 2, "ranks": 2}, "common is not given"),
         (((1, 4, 2, 8),) * 3, {"scale": -1.0}, "scale is -1.0"),
         (((1, 4, 2, 8),) * 3, {"prefetch": 0}, "prefetch is 0"),
         (((1, 4, 2, 8),) * 3, {"ranks": 2, "groups": ((0, 1, 2),)}, r"groups has \[0, 1, 2\]"),

@@ -81,6 +81,8 @@ def _options_problem(queries: int, keys: int, options: RingOptions) -> str | Non
         return "valid is 0 on the only rank; there must be at least 1 key"
     if not -1 <= options.common <= valid:
         return f"common is {options.common}; it must be 0 to {valid}, what is real here, or -1"
+    if options.ranks > 1 and options.valid >= 0 and options.common < 0:
+        return f"valid is {options.valid}, but common is not given; it is the least of all ranks"
     if options.valid >= 0 and queries != keys:
         return f"valid is {options.valid}, but q has {queries} tokens and k {keys}: not the same"
     if options.lse and options.centre:

@@ -136,9 +136,6 @@ def _make_masks(rank: Rank, streams: OnlineStreams, values: Any, masked: int) ->
     Row j of it is zeros for a real key, which has a one after its values, and the mask otherwise.
     """
     head_dim = rank.plan.shape.head_dim
-    # where all is real on all ranks, nothing is made
-    if rank.common % PARTITIONS == 0 and rank.common == rank.plan.shape.keys:
-        return
     for tile in range(masked, values.shape[1]):
         ones = values[:, tile, head_dim : head_dim + 1].broadcast(1, PARTITIONS)
         nisa.tensor_scalar(

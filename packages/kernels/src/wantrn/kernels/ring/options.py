@@ -19,7 +19,7 @@ class RingOptions(nl.NKIObject):
         valid: real tokens of this rank, the first of its shard; -1 for all. The others take no part
             as keys; as queries, their results mean nothing.
         common: a number of tokens that are real on every rank, the same on every rank: the least
-            `valid` of all. -1 for `valid`, which is right where the ranks do not differ.
+            `valid` of all. Must be given where `valid` is; -1 for all.
         prefetch: K/V shards that are under way while one is used; clamped to 1 .. W - 1.
         centre: whether the mean of all keys is taken from each of them. The result is the same but
             for the rounding of the differences to the dtype of K; the bound is tighter where keys

@@ -1,0 +1,82 @@
+"""Modelled times of the ring kernels on Trainium3, for Wan at TP4: ten heads of a rank, two cores.
+
+    ./pants run tools/ring_report.py -- [--match 480p] [--ranks 8] [--no-online] [--json]
+
+`exposed_comm` is the share of the time that the critical path spends in collectives and barriers:
+what would be saved if they took no time, at most. `useful_mfu` counts the multiplications that
+attention asks for; `mfu` also those of padding, of the sums of weights and of norms.
+
+Of all ranks, every instruction is scheduled: 480p takes a minute, 720p ten. Fewer ranks of as many
+tokens are quicker, and a little worse, as what precedes the first step counts for more.
+
+Nothing is measured: all times are nkisim's, see docs/time-model.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import nkisim
+from nkisim.report import Report
+from wantrn.kernels.ring import RingOptions, ring_attention, ring_attention_online
+
+TARGET = "trn3"
+HEADS, HEAD_DIM, CORES = 10, 128, 2
+# tokens of a rank, at CP8
+LENGTHS = {"480p": 4095, "720p": 9450}
+COMMUNICATION = ("collective_permute_implicit", "all_reduce", "core_barrier")
+
+
+def report(kernel: Any, tokens: int, ranks: int) -> Report:
+    """A kernel on all ranks, by shapes only."""
+    x = nkisim.TensorSpec((1, tokens, HEADS, HEAD_DIM), "bfloat16")
+    world = nkisim.World(ranks, CORES, TARGET, numerics=False, trace=True)
+    return world.profile(kernel, [(x, x, x, RingOptions(ranks=ranks))] * ranks)
+
+
+def figures(name: str, found: Report, tokens: int, ranks: int) -> Iterator[tuple[str, float]]:
+    """Names and numbers of one report."""
+    facts = found.json()
+    waiting = sum(found.critical_us.get(op, 0.0) for op in COMMUNICATION)
+    flops = 4 * tokens * tokens * ranks * HEADS * HEAD_DIM
+    peak = found.schedule.machine.peak_flops_per_ns("bf16") * CORES
+    yield f"{name}.us", found.kernel_us
+    yield f"{name}.mfu", facts["mfu"]
+    yield f"{name}.useful_mfu", flops / (found.kernel_us * 1e3 * peak)
+    yield f"{name}.exposed_comm", waiting / found.kernel_us
+    yield f"{name}.sbuf_peak_bytes", facts["sbuf_peak_bytes"]
+    yield f"{name}.psum_peak_bytes", facts["psum_peak_bytes"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Modelled times of the ring kernels.")
+    parser.add_argument("--match", default="", help="only resolutions whose name has this text")
+    parser.add_argument("--ranks", type=int, default=8, help="of the ring")
+    parser.add_argument("--no-online", action="store_true", help="only the ring with a bound")
+    parser.add_argument("--json", action="store_true", help="one object on the last line")
+    options = parser.parse_args()
+    found: dict[str, float] = {}
+    kernels = {"ring": ring_attention}
+    if not options.no_online:
+        kernels["ring_online"] = ring_attention_online
+    for resolution, tokens in LENGTHS.items():
+        if options.match not in resolution:
+            continue
+        for name, kernel in kernels.items():
+            one = report(kernel, tokens, options.ranks)
+            for key, value in figures(f"{name}.{resolution}", one, tokens, options.ranks):
+                found[key] = value
+                print(f"{key:<36} {value:12.4f}", flush=True)
+        if not options.no_online:
+            ratio = found[f"ring.{resolution}.us"] / found[f"ring_online.{resolution}.us"]
+            found[f"ring.{resolution}.const_max_over_online"] = ratio
+            print(f"ring.{resolution}.const_max_over_online {ratio:9.4f}", flush=True)
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
