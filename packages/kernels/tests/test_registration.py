@@ -20,6 +20,7 @@ from wantrn.kernels.ops import (
     mlp,
     o_proj,
     qkv_proj,
+    ring_attention,
 )
 
 Outputs = Tensor | tuple[Tensor, Tensor]
@@ -41,6 +42,12 @@ def _qkv(x: Tensor, layout: QKVLayout) -> Tensor:
     )
 
 
+def _ring(x: Tensor) -> tuple[Tensor, Tensor]:
+    found = ring_attention(*(x.view(2, -1, 2, 8) for _ in range(3)), ((0,),), total=5, lse=True)
+    assert found.lse is not None
+    return found.out, found.lse
+
+
 def _adaln(x: Tensor) -> Tensor:
     return adaln_modulate(x, x.new_ones((1, 1, 16), dtype=torch.float32))
 
@@ -49,6 +56,7 @@ CALLS: dict[str, Callable[[Tensor], Outputs]] = {
     "qkv_proj BSD": lambda x: _qkv(x, QKVLayout.BSD),
     "qkv_proj NBSd": lambda x: _qkv(x, QKVLayout.NBSD),
     "attention": lambda x: attention(*(x.view(2, -1, 2, 8) for _ in range(3))),
+    "ring_attention": lambda x: _ring(x),
     "o_proj": lambda x: o_proj(x.view(2, -1, 2, 8), x.new_ones((5, 16)), None),
     "mlp": lambda x: mlp(x, x.new_ones((7, 16)), None, x.new_ones((3, 7)), None),
     "adaln_modulate": _adaln,
@@ -95,6 +103,17 @@ OPERATORS = {
         True,
     ),
     "attention": (*(torch.randn(1, 3, 2, 4) for _ in range(3)), 0.5),
+    "ring_attention": (
+        *(torch.randn(1, 3, 2, 4) for _ in range(3)),
+        [0],
+        0,
+        "",
+        2,
+        0.5,
+        2,
+        False,
+        True,
+    ),
     "o_proj": (torch.randn(1, 3, 2, 4), torch.randn(6, 8), torch.randn(6)),
     "mlp": (
         torch.randn(1, 3, 8),

@@ -16,11 +16,13 @@ from wantrn.kernels.ops.linear import linear
 from wantrn.kernels.ops.mlp import mlp
 from wantrn.kernels.ops.o_proj import o_proj
 from wantrn.kernels.ops.qkv_proj import HeadNorm, QKVLayout, Rotary, qkv_proj
+from wantrn.kernels.ops.ring_attention import RingResult, ring_attention
 
 __all__ = [
     "HeadNorm",
     "Norm",
     "QKVLayout",
+    "RingResult",
     "Rotary",
     "adaln_modulate",
     "attention",
@@ -30,4 +32,5 @@ __all__ = [
     "mlp",
     "o_proj",
     "qkv_proj",
+    "ring_attention",
 ]

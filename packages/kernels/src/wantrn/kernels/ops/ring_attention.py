@@ -1,0 +1,216 @@
+"""``ring_attention``: attention over a sequence whose tokens are shared by a ring of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wantrn.kernels.backend import Backend, log_fallback, setting
+
+# who computes heads
+PATHS = ("torch", "const_max", "online")
+# queries whose scores torch holds at a time: 40 MB a head for 9,450 keys
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class RingResult:
+    """The result of ``ring_attention``.
+
+    Attributes:
+        out: ``[B, S, N, D]`` of ``q.dtype``.
+        lse: fp32 ``[B, N, S]``, ``log(sum_j exp(scale * q_i k_j))``; None where not asked for.
+        gaps: fp32 ``[N]``, what was measured of the distance in nats from the scores to the bound
+            that took the place of their maximum; -inf for heads that were computed without one.
+        paths: int8 ``[N]``, who computed each head, a place in ``PATHS``.
+    """
+
+    out: Tensor
+    lse: Tensor | None
+    gaps: Tensor
+    paths: Tensor
+
+    def path_names(self) -> tuple[str, ...]:
+        """Who computed each head: ``torch``, or the kernel with the bound (``const_max``) or with a
+        running maximum (``online``). The result is exact whoever it was."""
+        return tuple(PATHS[path] for path in self.paths.tolist())
+
+
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    replica_groups: tuple[tuple[int, ...], ...],
+    *,
+    group: dist.ProcessGroup | None = None,
+    total: int | None = None,
+    scale: float | None = None,
+    prefetch: int = 2,
+    centre: bool = False,
+    lse: bool = False,
+) -> RingResult:
+    """``softmax(scale * Q K^T) V`` of this rank's queries and the keys of all ranks of its ring.
+
+    Every rank of a ring calls it, with tensors of the same shapes.
+
+    Args:
+        q: ``[B, S, N, D]``, this rank's tokens, fp32 or bf16.
+        k, v: as ``q``.
+        replica_groups: the rings, each a tuple of ranks; together every rank once. Rank ``r`` at
+            position ``p`` of its ring holds tokens ``p * S`` to ``(p + 1) * S`` of the sequence.
+        group: the process group of this rank's ring; None for a ring of one rank.
+        total: tokens of the sequence; those beyond are padding, which takes no part as keys, and as
+            queries has results that mean nothing. All of them when None.
+        scale: multiplies the scores; ``D ** -0.5`` when None.
+        prefetch: shards of K and V that are under way while one is used; at most the ring takes.
+        centre: whether the mean of all keys is taken from each first. It changes no output but for
+            rounding, and makes the bound tighter where keys have much in common.
+        lse: whether it is returned; not with ``centre``, which changes the scores.
+
+    Raises:
+        ValueError: an argument that does not fit the others, by name.
+    """
+    _check_tensors(q, k, v)
+    order, position = _ring_of(replica_groups, group)
+    tokens = len(order) * q.shape[1]
+    if total is None:
+        total = tokens
+    if not 1 <= total <= tokens:
+        raise ValueError(f"total must be 1 to {tokens} for {len(order)} ranks, got {total}")
+    if scale is None:
+        scale = q.shape[3] ** -0.5
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"scale must be positive and finite, got {scale}")
+    if prefetch < 1:
+        raise ValueError(f"prefetch must be at least 1, got {prefetch}")
+    if lse and centre:
+        raise ValueError("lse must be False with centre, which changes the scores")
+    name = "" if group is None else group.group_name
+    out, sums, gaps, paths = _ring_attention(
+        q, k, v, order, position, name, total, scale, prefetch, centre, lse
+    )
+    return RingResult(out, sums if lse else None, gaps, paths)
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if q.ndim != 4 or 0 in q.shape:
+        raise ValueError(f"q must be [B, S, N, D] of at least one element, got {list(q.shape)}")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape != q.shape or tensor.dtype != q.dtype:
+            raise ValueError(
+                f"{name} must be {list(q.shape)} {q.dtype}, got {list(tensor.shape)} {tensor.dtype}"
+            )
+
+
+def _ring_of(
+    replica_groups: tuple[tuple[int, ...], ...], group: dist.ProcessGroup | None
+) -> tuple[list[int], int]:
+    """Of this rank's ring: the place in ``group`` of each member, and the rank's position."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    ranks = [member for ring in replica_groups for member in ring]
+    if sorted(ranks) != list(range(len(ranks))) or len({len(r) for r in replica_groups}) != 1:
+        raise ValueError(
+            "replica_groups must be rings of one length that hold each rank once, "
+            f"got {replica_groups}"
+        )
+    if rank not in ranks:
+        raise ValueError(f"replica_groups must hold this rank, {rank}, got {replica_groups}")
+    (ring,) = [ring for ring in replica_groups if rank in ring]
+    members = [rank] if group is None else dist.get_process_group_ranks(group)
+    if sorted(members) != sorted(ring):
+        raise ValueError(f"group must be of the ranks {list(ring)}, got one of {sorted(members)}")
+    return [members.index(member) for member in ring], ring.index(rank)
+
+
+@torch.library.custom_op("wantrn::ring_attention", mutates_args=())
+def _ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: list[int],
+    position: int,
+    group: str,
+    total: int,
+    scale: float,
+    prefetch: int,
+    centre: bool,
+    lse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    chosen = setting()
+    if chosen.backend is Backend.SIM:
+        # the simulator takes 0.3 s to import
+        from wantrn.kernels.ring import torch_call
+
+        call = torch_call.Call(len(order), total, scale, prefetch, centre, lse, chosen.simulation)
+        reason = torch_call.refusal_of(q, call)
+        if reason is None:
+            gathered = [_gather(x, order, group) for x in (q, k, v)]
+            return torch_call.simulated(gathered, position, call)
+        log_fallback("ring_attention", reason)
+    out, sums = _computed(q, _gather(k, order, group), _gather(v, order, group), total, scale)
+    heads = q.shape[2]
+    gaps = torch.full((heads,), -torch.inf)
+    return out, sums if lse else sums.new_empty(0), gaps, torch.zeros(heads, dtype=torch.int8)
+
+
+@_ring_attention.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: list[int],
+    position: int,
+    group: str,
+    total: int,
+    scale: float,
+    prefetch: int,
+    centre: bool,
+    lse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, length, heads, _ = q.shape
+    sums = q.new_empty((batch, heads, length) if lse else (0,), dtype=torch.float32)
+    gaps = torch.empty((heads,), dtype=torch.float32)
+    return q.new_empty(q.shape), sums, gaps, torch.empty((heads,), dtype=torch.int8)
+
+
+def _gather(x: Tensor, order: list[int], group: str) -> list[Tensor]:
+    """The tensors of all ranks, in the order of the ring."""
+    if len(order) == 1:
+        return [x]
+    ops = torch.ops._c10d_functional
+    whole = ops.wait_tensor(ops.all_gather_into_tensor(x.contiguous(), len(order), group))
+    parts = whole.chunk(len(order))
+    return [parts[place] for place in order]
+
+
+def _computed(
+    q: Tensor, keys: list[Tensor], values: list[Tensor], total: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """By torch: a shard of keys after the other, merged by the logarithms of their sums."""
+    batch, length, heads, d = q.shape
+    out = torch.zeros(batch, heads, length, d)
+    lse = torch.full((batch, heads, length), -torch.inf)
+    wide = q.float().transpose(1, 2)
+    for position, (k, v) in enumerate(zip(keys, values, strict=True)):
+        count = min(max(total - position * length, 0), length)
+        if count == 0:
+            break
+        shard = (k[:, :count].float().permute(0, 2, 3, 1), v[:, :count].float().transpose(1, 2))
+        for start in range(0, length, _ROWS):
+            rows = slice(start, start + _ROWS)
+            part = (out[:, :, rows], lse[:, :, rows])
+            _merge(part, scale * wide[:, :, rows], shard)
+    return out.transpose(1, 2).to(q.dtype).contiguous(), lse
+
+
+def _merge(part: tuple[Tensor, Tensor], q: Tensor, shard: tuple[Tensor, Tensor]) -> None:
+    """Take the keys `[B, N, D, S]` and values of a shard into outputs and `lse`, in place."""
+    out, lse = part
+    scores = q @ shard[0]
+    merged = torch.logaddexp(lse, torch.logsumexp(scores, dim=-1))
+    out *= torch.exp(lse - merged)[..., None]
+    out += torch.exp(scores - merged[..., None]) @ shard[1]
+    lse.copy_(merged)

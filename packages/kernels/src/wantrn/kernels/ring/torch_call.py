@@ -1,0 +1,87 @@
+"""The guarded ring on tensors as `wantrn.kernels.ops.ring_attention` has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nkisim import World
+from nkisim.settings import Settings
+from wantrn.kernels.backend import Simulation
+from wantrn.kernels.ring.capability import ring_problem
+from wantrn.kernels.ring.guard import RankInput, guarded_attention
+from wantrn.kernels.ring.options import RingOptions
+
+
+@dataclass(frozen=True)
+class Call:
+    """All of a call that is not a tensor; see `ops.ring_attention`."""
+
+    ranks: int
+    total: int
+    scale: float
+    prefetch: int
+    centre: bool
+    lse: bool
+    simulation: Simulation
+
+    def options(self, length: int) -> list[RingOptions]:
+        """Those of each rank, for shards of `length` tokens."""
+        valid = [min(max(self.total - rank * length, 0), length) for rank in range(self.ranks)]
+        common = RingOptions(
+            ranks=self.ranks,
+            groups=(tuple(range(self.ranks)),),
+            scale=self.scale,
+            common=min(valid),
+            prefetch=self.prefetch,
+            centre=self.centre,
+            lse=self.lse,
+        )
+        return [replace(common, valid=count) for count in valid]
+
+
+def refusal_of(q: Tensor, call: Call) -> str | None:
+    """Why the kernels do not run this, or None.
+
+    Args:
+        q: `[B, S, N, D]`, as K and V.
+    """
+    shape, dtype = tuple(q.shape), str(q.dtype).removeprefix("torch.")
+    generation = int(Settings().changed(target=call.simulation.target).target)
+    for options in call.options(q.shape[1]):
+        reason = ring_problem((shape,) * 3, (dtype,) * 3, options, generation, call.simulation.lnc)
+        if reason is not None:
+            return reason
+    return None
+
+
+def simulated(
+    gathered: list[list[Tensor]], position: int, call: Call
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The results of the rank at `position`, from a simulation of the whole ring.
+
+    Every process of a ring simulates all of it, on all of its tensors, which cost a process little
+    beside the simulation.
+
+    Args:
+        gathered: Q, K and V of each rank.
+
+    Returns:
+        out, lse (empty where not asked for), gaps fp32 `[N]`, and the number of each head's path as
+        in `ops.ring_attention`.
+    """
+    q, k, v = gathered
+    options = call.options(q[0].shape[1])
+    ranks = [RankInput(*tensors) for tensors in zip(q, k, v, options, strict=True)]
+    world = World(call.ranks, call.simulation.lnc, call.simulation.target)
+    found = guarded_attention(world.run, ranks)
+    paths = [1 if path == "const_max" else 2 for path in found.paths]
+    lse = found.lse[position] if call.lse else torch.empty(0)
+    return (
+        found.out[position],
+        lse,
+        found.gaps().float(),
+        torch.tensor(paths, dtype=torch.int8),
+    )
