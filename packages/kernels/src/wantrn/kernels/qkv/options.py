@@ -1,0 +1,97 @@
+"""What `qkv_cte` is asked to do, and the sizes of one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wantrn.kernels.nki import nl
+
+# rows of a packed token end with an fp32 scale; see `wantrn.kernels.row_mx`
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Options(nl.NKIObject):
+    """How a projection is computed.
+
+    Attributes:
+        heads: heads of Q in this call, `N`
+        kv_heads: heads of K and of V; 0 projects one segment, as Q
+        head_dim: `D`
+        eps: under the root of the norm
+        heads_first: the result is `[N + 2 * kv_heads, B, S, D]`; otherwise `[B, S, I]`
+        replica_groups: ranks over which a token's heads are spread, whose squares are summed; empty
+            if every rank has all heads. Tuples, since arguments of a kernel must be hashable.
+    """
+
+    heads: int
+    kv_heads: int = 0
+    head_dim: int = 128
+    eps: float = 1e-6
+    heads_first: bool = False
+    replica_groups: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sizes(nl.NKIObject):
+    """The sizes of one call on one rank, which are all that a plan depends on.
+
+    Attributes:
+        tokens: `B * S`: tokens of a batch follow one another
+        hidden: `H`
+        heads, kv_heads, head_dim: as in `Options`
+        packed: ROW_MX: packed FP8 rows and weights; otherwise bf16
+        bias_bytes: bytes of an element of the bias, 0 without one
+        norm: Q and K are normalised over all heads
+        rope: Q and K are rotated
+        ranks: among which the heads are spread
+        heads_first: as in `Options`
+    """
+
+    tokens: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    packed: bool = False
+    bias_bytes: int = 0
+    norm: bool = False
+    rope: bool = False
+    ranks: int = 1
+    heads_first: bool = False
+
+    def width(self) -> int:
+        """`I`, columns of the weight."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    def words(self) -> int:
+        """Rows of the weight as it is contracted: elements of four values, or of one."""
+        return self.hidden // 4 if self.packed else self.hidden
+
+    def word_bytes(self) -> int:
+        """Bytes of such an element, of a weight or of a token."""
+        return 4 if self.packed else 2
+
+
+def sizes_of(x: Any, options: Options, bias: Any, norm: bool, rope: bool) -> Sizes:
+    """The sizes of a call's tensors, arrays or specifications; `x` is `[B, S, H]`, or `[B, S, H+4]`
+    of FP8."""
+    packed = "float8" in str(x.dtype)
+    batch, tokens, row = x.shape
+    bias_bytes = 0
+    if bias != None:
+        bias_bytes = 4 if "float32" in str(bias.dtype) else 2
+    return Sizes(
+        tokens=batch * tokens,
+        hidden=row - SCALE_BYTES if packed else row,
+        heads=options.heads,
+        kv_heads=options.kv_heads,
+        head_dim=options.head_dim,
+        packed=packed,
+        bias_bytes=bias_bytes,
+        norm=norm,
+        rope=rope,
+        ranks=len(options.replica_groups[0]) if options.replica_groups else 1,
+        heads_first=options.heads_first,
+    )

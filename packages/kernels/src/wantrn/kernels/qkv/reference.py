@@ -1,0 +1,73 @@
+"""What `qkv_cte` computes, in torch; it rounds where the kernel rounds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wantrn.kernels.qkv.options import Options
+from wantrn.kernels.row_mx import ChannelWeight, row_mx_linear
+
+
+def projected_reference(
+    x: Tensor, weight: Tensor, weight_scales: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """`x W + bias` in fp32, `[B, S, I]`; arguments as of `qkv_cte`."""
+    if weight_scales is not None:
+        return row_mx_linear(x, ChannelWeight(weight, weight_scales), bias)
+    y = x.float() @ weight.float()
+    return y if bias is None else y + bias.float()
+
+
+def qkv_reference(
+    projected: list[Tensor],
+    options: Options,
+    gammas: list[tuple[Tensor, Tensor | None] | None],
+    angles: tuple[Tensor, Tensor] | None,
+) -> list[Tensor]:
+    """The results of all ranks among which a token's heads are spread.
+
+    Args:
+        projected: for each rank `[B, S, I]` fp32, see `projected_reference`.
+        options: of every rank.
+        gammas: for each rank `(q_gamma, k_gamma)`, or None without a norm.
+        angles: `(cos, sin)`, `[S, D / 2]`, or None without rotation.
+
+    Returns:
+        For each rank what `qkv_cte` returns.
+    """
+    widths = [options.heads * options.head_dim, options.kv_heads * options.head_dim]
+    rows = [y.bfloat16() for y in projected]
+    for index, width in enumerate(widths):
+        columns = slice(index * widths[0], index * widths[0] + width)
+        parts = [y[..., columns] for y in projected]
+        inv = None
+        if gammas[0] is not None:
+            total = torch.stack([part.square().sum(-1, keepdim=True) for part in parts]).sum(0)
+            inv = (total / (width * len(parts)) + options.eps).rsqrt()
+        for rank, gamma in enumerate(gammas):
+            weight = None if gamma is None else gamma[index]
+            part = parts[rank] if weight is None else parts[rank] * weight
+            rows[rank][..., columns] = _finished(part.bfloat16(), inv, angles, options.head_dim)
+    if options.heads_first:
+        return [_heads(y, options.head_dim).permute(2, 0, 1, 3) for y in rows]
+    return rows
+
+
+def _finished(
+    row: Tensor, inv: Tensor | None, angles: tuple[Tensor, Tensor] | None, head_dim: int
+) -> Tensor:
+    wide = row.float()
+    if angles is None:
+        return row if inv is None else (wide * inv).bfloat16()
+    # [S, 1, D / 2], or [B, S, 1, D / 2]: the same for all heads
+    cos, sin = (table.unsqueeze(-2) for table in angles)
+    if inv is not None:
+        cos, sin = cos * inv.unsqueeze(-1), sin * inv.unsqueeze(-1)
+    lo, hi = _heads(wide, head_dim).chunk(2, dim=-1)
+    turned = torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)
+    return turned.flatten(-2).bfloat16()
+
+
+def _heads(row: Tensor, head_dim: int) -> Tensor:
+    return row.view(*row.shape[:-1], -1, head_dim)

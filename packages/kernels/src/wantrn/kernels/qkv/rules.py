@@ -1,0 +1,90 @@
+"""The rules that a call of `qkv_cte` must keep; each function says which one is broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wantrn.kernels.qkv.options import SCALE_BYTES, Options, Sizes
+from wantrn.kernels.qkv.slabs import TILE
+
+MAX_HEAD_DIM = 128
+
+
+def broken_by_options(options: Options) -> Any:
+    """A rule about the options alone."""
+    if options.heads < 1 or options.kv_heads < 0:
+        return (
+            f"heads is {options.heads} and kv_heads {options.kv_heads}; there must be at least 1 "
+            "and 0"
+        )
+    if not 1 <= options.head_dim <= MAX_HEAD_DIM:
+        return f"head_dim is {options.head_dim}; it must be 1 to {MAX_HEAD_DIM}"
+    if not 0 < options.eps < float("inf"):
+        return f"eps is {options.eps}; it must be positive and finite"
+    groups = options.replica_groups
+    if not isinstance(groups, tuple) or not all([isinstance(g, tuple) for g in groups]):
+        return f"replica_groups is {groups!r}; it must be a tuple of tuples of ranks"
+    if not all([len(group) == len(groups[0]) and group for group in groups]):
+        return f"replica_groups is {groups!r}; all groups must have as many ranks, and at least 1"
+    return None
+
+
+def broken_by_operands(x: Any, weight: Any, options: Options) -> Any:
+    """A rule about tokens and weight."""
+    if len(x.shape) != 3:
+        return f"x is {list(x.shape)}; it must be [B, S, H], or [B, S, H + {SCALE_BYTES}] packed"
+    names = (str(x.dtype), str(weight.dtype))
+    packed = "float8_e4m3fn" in names[0]
+    for name, found in (("x", names[0]), ("weight", names[1])):
+        wanted = "float8_e4m3fn" if packed else "bfloat16"
+        if wanted not in found:
+            return f"{name} is {found}; x and weight must both be bfloat16 or both float8_e4m3fn"
+    hidden = x.shape[2] - SCALE_BYTES if packed else x.shape[2]
+    if hidden < TILE or hidden % TILE:
+        return f"H is {hidden}; it must be a multiple of {TILE}"
+    width = (options.heads + 2 * options.kv_heads) * options.head_dim
+    shape = (hidden // 4, width, 4) if packed else (hidden, width)
+    if tuple(weight.shape) != shape:
+        return f"weight is {list(weight.shape)}; it must be {list(shape)}"
+    return None
+
+
+def broken_by_vectors(
+    sizes: Sizes, weight_scales: Any, bias: Any, q_gamma: Any, k_gamma: Any
+) -> Any:
+    """A rule about what there is for each column."""
+    if sizes.packed != (weight_scales != None):
+        return "weight_scales must be given exactly where weight is FP8"
+    if (q_gamma != None) != sizes.norm or (k_gamma != None) != (sizes.norm and sizes.kv_heads > 0):
+        return "k_gamma must be given exactly where q_gamma is and there is a K"
+    expected = [
+        ("weight_scales", weight_scales, sizes.width(), ("float32",)),
+        ("bias", bias, sizes.width(), ("float32", "bfloat16")),
+        ("q_gamma", q_gamma, sizes.heads * sizes.head_dim, ("float32",)),
+        ("k_gamma", k_gamma, sizes.kv_heads * sizes.head_dim, ("float32",)),
+    ]
+    for name, tensor, width, dtypes in expected:
+        if tensor == None:
+            continue
+        if tuple(tensor.shape) != (1, width):
+            return f"{name} is {list(tensor.shape)}; it must be {[1, width]}"
+        if not any([dtype in str(tensor.dtype) for dtype in dtypes]):
+            return f"{name} is {tensor.dtype}; it must be {' or '.join(dtypes)}"
+    return None
+
+
+def broken_by_angles(sizes: Sizes, positions: int, cos: Any, sin: Any) -> Any:
+    """A rule about the tables of the rotation."""
+    if (cos != None) != (sin != None):
+        return "cos and sin must be given together"
+    if cos == None:
+        return None
+    if sizes.head_dim % 2:
+        return f"head_dim is {sizes.head_dim}; with a rotation it must be even"
+    shape = (positions, sizes.head_dim // 2)
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        if tuple(tensor.shape) != shape:
+            return f"{name} is {list(tensor.shape)}; it must be {list(shape)}"
+        if "float32" not in str(tensor.dtype):
+            return f"{name} is {tensor.dtype}; it must be float32"
+    return None
