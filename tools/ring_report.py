@@ -1,10 +1,13 @@
 """Modelled times of the ring kernels on Trainium3, for Wan at TP4: ten heads of a rank, two cores.
 
-    ./pants run tools/ring_report.py -- [--match 480p] [--ranks 8] [--no-online] [--json]
+    ./pants run tools/ring_report.py -- [--match 480p] [--ranks 8] [--no-online] [--plot FOLDER]
+        [--json]
 
 `exposed_comm` is the share of the time that the critical path spends in collectives and barriers:
 what would be saved if they took no time, at most. `useful_mfu` counts the multiplications that
 attention asks for; `mfu` also those of padding, of the sums of weights and of norms.
+
+With `FOLDER`, a timeline of a short ring is drawn there (which needs matplotlib).
 
 Of all ranks, every instruction is scheduled: 480p takes a minute, 720p ten. Fewer ranks of as many
 tokens are quicker, and a little worse, as what precedes the first step counts for more.
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nkisim
@@ -30,9 +34,9 @@ LENGTHS = {"480p": 4095, "720p": 9450}
 COMMUNICATION = ("collective_permute_implicit", "all_reduce", "core_barrier")
 
 
-def report(kernel: Any, tokens: int, ranks: int) -> Report:
+def report(kernel: Any, tokens: int, ranks: int, heads: int = HEADS) -> Report:
     """A kernel on all ranks, by shapes only."""
-    x = nkisim.TensorSpec((1, tokens, HEADS, HEAD_DIM), "bfloat16")
+    x = nkisim.TensorSpec((1, tokens, heads, HEAD_DIM), "bfloat16")
     world = nkisim.World(ranks, CORES, TARGET, numerics=False, trace=True)
     return world.profile(kernel, [(x, x, x, RingOptions(ranks=ranks))] * ranks)
 
@@ -51,11 +55,18 @@ def figures(name: str, found: Report, tokens: int, ranks: int) -> Iterator[tuple
     yield f"{name}.psum_peak_bytes", facts["psum_peak_bytes"]
 
 
+def draw(folder: Path) -> None:
+    """A timeline in which single instructions can be seen: four ranks of 2048 tokens, two heads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    report(ring_attention, 2048, 4, heads=2).plot(folder / "ring_attention.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Modelled times of the ring kernels.")
     parser.add_argument("--match", default="", help="only resolutions whose name has this text")
     parser.add_argument("--ranks", type=int, default=8, help="of the ring")
     parser.add_argument("--no-online", action="store_true", help="only the ring with a bound")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where to draw a timeline")
     parser.add_argument("--json", action="store_true", help="one object on the last line")
     options = parser.parse_args()
     found: dict[str, float] = {}
@@ -74,6 +85,8 @@ def main() -> None:
             ratio = found[f"ring.{resolution}.us"] / found[f"ring_online.{resolution}.us"]
             found[f"ring.{resolution}.const_max_over_online"] = ratio
             print(f"ring.{resolution}.const_max_over_online {ratio:9.4f}", flush=True)
+    if options.plot is not None:
+        draw(options.plot)
     if options.json:
         print(json.dumps(found))
 

@@ -36,7 +36,7 @@ class Block(nl.NKIObject):
             self.place = unit.resident + first - unit.first
         else:
             # nothing is kept: two places in turn
-            self.place = number % 2 * min(BLOCK_GROUPS, shape.query_groups())
+            self.place = (unit.slot + number) % 2 * min(BLOCK_GROUPS, shape.query_groups())
 
     def tokens(self) -> Any:
         """Its queries, as a slice."""

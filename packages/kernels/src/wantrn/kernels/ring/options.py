@@ -20,7 +20,8 @@ class RingOptions(nl.NKIObject):
             as keys; as queries, their results mean nothing.
         common: a number of tokens that are real on every rank, the same on every rank: the least
             `valid` of all. Must be given where `valid` is; -1 for all.
-        prefetch: K/V shards that are under way while one is used; clamped to 1 .. W - 1.
+        prefetch: K/V shards that are under way while one is used; at least 1, and clamped to
+            W - 1.
         centre: whether the mean of all keys is taken from each of them. The result is the same but
             for the rounding of the differences to the dtype of K; the bound is tighter where keys
             have much in common.
@@ -38,7 +39,7 @@ class RingOptions(nl.NKIObject):
 
     def depth(self) -> int:
         """Permutes under way at a time; 0 where there is nobody to send to."""
-        return max(min(self.prefetch, self.ranks - 1), min(1, self.ranks - 1))
+        return min(self.prefetch, self.ranks - 1)
 
     def buffers(self) -> int:
         """K/V shards in HBM: the one in use, and those under way."""
