@@ -29,10 +29,10 @@ if TYPE_CHECKING or not _is_installed():
     import nkisim.language as nl
     from nkisim import jit
 else:
-    import nki.collectives as ncc
-    import nki.isa as nisa
-    import nki.language as nl
-    from nki import jit
+    import nki.collectives as ncc  # pants: no-infer-dep
+    import nki.isa as nisa  # pants: no-infer-dep
+    import nki.language as nl  # pants: no-infer-dep
+    from nki import jit  # pants: no-infer-dep
 
 SIMULATED: bool = jit.__module__.partition(".")[0] == "nkisim"
 
