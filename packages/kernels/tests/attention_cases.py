@@ -56,7 +56,8 @@ class Case:
         if bounds is None:
             return found
         keys = torch.arange(self.v.shape[1])
-        return found & (keys >= bounds[0][..., None]) & (keys < bounds[1][..., None])
+        within: Tensor = (keys >= bounds[0][..., None]) & (keys < bounds[1][..., None])
+        return found & within
 
     def all_keys(self) -> tuple[Tensor, Tensor]:
         """K `[B, S, D]` and V, the prefix first."""

@@ -43,7 +43,8 @@ def _qkv(x: Tensor, layout: QKVLayout) -> Tensor:
 
 
 def _ring(x: Tensor) -> tuple[Tensor, Tensor]:
-    found = ring_attention(*(x.view(2, -1, 2, 8) for _ in range(3)), ((0,),), total=5, lse=True)
+    heads = x.view(2, -1, 2, 8)
+    found = ring_attention(heads, heads, heads, ((0,),), total=5, lse=True)
     assert found.lse is not None
     return found.out, found.lse
 

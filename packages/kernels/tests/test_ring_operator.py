@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from statements import softmax_attention
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from wantrn.kernels.backend import Backend, Simulation, use_backend
 from wantrn.kernels.ops import RingResult, ring_attention
@@ -125,20 +125,20 @@ def rank_of_a_ring(rank: int, port: int, length: int, total: int) -> None:
     q, k, v = (x + ring for x in tokens(2, length))
     here = slice(position * length, (position + 1) * length)
     expected = statement(q, k, v, total)[:, here]
-    mine = [x[:, here] for x in (q, k, v)]
+    q, k, v = (x[:, here] for x in (q, k, v))
     seen: list[RingResult] = []
     for backend in Backend:
         with use_backend(backend):
-            seen.append(ring_attention(*mine, rings, group=groups[ring], total=total))
+            seen.append(ring_attention(q, k, v, rings, group=groups[ring], total=total))
     for found in seen:
         count = min(max(total - position * length, 0), length)
         error = (found.out[:, :count].double() - expected[:, :count]).abs().max()
         assert error < 1e-5, (rank, found.path_names(), error)
     with pytest.raises(ValueError, match="group must be of the ranks"):
-        ring_attention(*mine, rings, group=groups[1 - ring] if rank in rings[1 - ring] else None)
+        ring_attention(q, k, v, rings, group=groups[1 - ring] if rank in rings[1 - ring] else None)
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("length", "total"), [(40, 80), (33, 50)])
 def test_processes_of_a_ring(length: int, total: int) -> None:
-    mp.spawn(rank_of_a_ring, args=(free_port(), length, total), nprocs=4)
+    spawn(rank_of_a_ring, args=(free_port(), length, total), nprocs=4)  # type: ignore[no-untyped-call]
