@@ -182,14 +182,17 @@ def prepare_values(rank: Rank, v: Any, work: Pass, shards: Shards) -> None:
     """
     shape = rank.plan.shape
     heads, count = min(LOADED_HEADS, shape.heads), shape.key_tiles()
-    loaded = Rotation(2, (PARTITIONS, heads, TURNED_TILES, shape.columns()), rank.dtype, nl.sbuf)
+    marked = Rotation(2, (PARTITIONS, heads, TURNED_TILES, shape.columns()), rank.dtype, nl.sbuf)
+    # all heads of a token are one run of bytes, which a row with its one would break
+    loaded = Rotation(2, (PARTITIONS, TURNED_TILES, heads, shape.head_dim), rank.dtype, nl.sbuf)
     for run in runs(work.prepared, v.shape[2]):
         src = v[run.batch, :, run.first : run.first + run.count, :]
         for first in range(0, count, TURNED_TILES):
             size = min(TURNED_TILES, count - first)
-            tile = loaded.next()[:, 0 : run.count, 0:size, :]
-            rows = tile[:, :, :, 0 : shape.head_dim].permute((0, 2, 1, 3))
+            rows = loaded.next()[:, 0:size, 0 : run.count, :]
             load_tokens(rows, src, first * PARTITIONS, rank.valid)
+            tile = marked.next()[:, 0 : run.count, 0:size, :]
+            nisa.tensor_copy(tile[:, :, :, 0 : shape.head_dim], rows.permute((0, 2, 1, 3)))
             _mark(tile, shape.head_dim, rank.valid - first * PARTITIONS)
             for i in range(run.count):
                 target = shards.values[0][run.slot + i][:, first : first + size, :]

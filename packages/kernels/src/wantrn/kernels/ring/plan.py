@@ -115,7 +115,7 @@ class RingPlan(nl.NKIObject):
         """SBUF bytes per partition of loading, transposing and squaring."""
         item, turned = self.shape.itemsize, TURNED_TILES * PARTITIONS
         loaded = LOADED_HEADS * TURNED_TILES * self.shape.columns() * item
-        return 2 * loaded + turned * (3 * item + 2 * item + 2 * 4)
+        return 4 * loaded + turned * (3 * item + 2 * item + 2 * 4)
 
     def small_bytes(self) -> int:
         """SBUF bytes per partition of an identity, ones, and columns of numbers."""
