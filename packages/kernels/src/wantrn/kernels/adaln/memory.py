@@ -1,0 +1,87 @@
+"""The memory of one core, as its plan has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wantrn.kernels.adaln.plan import (
+    BANK_BYTES,
+    CHUNK,
+    LIFT_BANKS,
+    PRODUCT_BANKS,
+    TILE,
+    Plan,
+    on_gpsimd,
+)
+from wantrn.kernels.nki import nl
+from wantrn.kernels.sbuf import Slots, slots_of
+
+
+class Banks(nl.NKIObject):
+    """fp32 `[TILE, CHUNK]` of PSUM, taken in turns; `first` are the banks that they begin with."""
+
+    first: tuple[int, ...]
+    taken: int = 0
+
+    def take(self) -> Any:
+        """The next one; what it held is gone."""
+        bank = self.first[self.taken % len(self.first)]
+        self.taken += 1
+        return nl.ndarray((TILE, CHUNK), nl.float32, buffer=nl.psum, address=(0, bank * BANK_BYTES))
+
+
+class Memory(nl.NKIObject):
+    """All buffers of a plan, each `[TILE, n]`; None where the plan has none.
+
+    Attributes:
+        x, residual: rows as they come; the new stream takes the place of the residual, and the
+            result that of the rows that it is computed from
+        work: fp32 chunks of GpSimd
+        statistics: of bn_stats; columns: see `wantrn.kernels.adaln.norm`
+        values: fp32 rows that are to be quantized
+        magnitudes, largest: of a chunk, and the largest of each
+        packed: FP8 rows with their scales
+        gate, mul, add: fp32
+        lifts, products: chunks in PSUM, of the sum and of the modulation
+    """
+
+    x: Slots
+    residual: Any
+    work: Any
+    statistics: Any
+    columns: Slots
+    values: Any
+    magnitudes: Any
+    largest: Any
+    packed: Any
+    gate: Any
+    mul: Any
+    add: Any
+    lifts: Banks
+    products: Banks
+
+    def chunk(self, number: int, rows: int, width: int, banks: Banks) -> Any:
+        """fp32 `[rows, width]` where the engine of chunk `number` computes."""
+        slot = self.work.take() if on_gpsimd(number) else banks.take()
+        return slot[0:rows, 0:width]
+
+
+def allocate(plan: Plan, dtype: Any, code_dtype: Any) -> Memory:
+    """The buffers of `plan`, for rows of `dtype` and FP8 codes of `code_dtype`."""
+    found, size = plan.buffers, plan.sizes.itemsize
+    return Memory(
+        x=slots_of(found, "x", dtype, size),
+        residual=slots_of(found, "residual", dtype, size),
+        work=slots_of(found, "work", nl.float32, 4),
+        statistics=slots_of(found, "statistics", nl.float32, 4),
+        columns=slots_of(found, "columns", nl.float32, 4),
+        values=slots_of(found, "values", nl.float32, 4),
+        magnitudes=slots_of(found, "magnitudes", nl.bfloat16, 2),
+        largest=slots_of(found, "largest", nl.float32, 4),
+        packed=slots_of(found, "packed", code_dtype, 1),
+        gate=slots_of(found, "gate", nl.float32, 4),
+        mul=slots_of(found, "mul", nl.float32, 4),
+        add=slots_of(found, "add", nl.float32, 4),
+        lifts=Banks(first=LIFT_BANKS),
+        products=Banks(first=PRODUCT_BANKS),
+    )

@@ -1,0 +1,113 @@
+"""Which buffers `adaln_modulate` has and how large they are; the kernel allocates what this says.
+
+A tile is 128 tokens, one for each partition, with all of `H` along it: statistics need whole rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wantrn.kernels.adaln.options import SCALE_BYTES, Options, Sizes, keeps_rows, sums_only
+from wantrn.kernels.nki import nl
+from wantrn.kernels.sbuf import Buffer, end_of, placed
+
+# tokens of a tile
+TILE = 128
+# Columns that an instruction takes: two banks of PSUM in fp32. The fixed part of an instruction is
+# 60 cycles, of one bank it would be an eighth.
+CHUNK = 1024
+# columns of one bank, and of one bn_stats
+BANK = 512
+BANK_BYTES = 2048
+# fp32 columns of a token beside its statistics: see `wantrn.kernels.adaln.norm`
+COLUMNS = 8
+# PSUM: two chunks of each kind
+LIFT_BANKS = (0, 2)
+PRODUCT_BANKS = (4, 6)
+
+
+@dataclass(frozen=True)
+class Plan(nl.NKIObject):
+    """The buffers of a core. One that does not fit cannot be made.
+
+    Attributes:
+        sizes, options: of the call
+        row_slots: tiles that are loaded, computed and stored at once
+        modulation_slots: rows of each modulation that are held, spread over all partitions
+        buffers: all of SBUF that the kernel uses
+        sbuf_limit: bytes of a partition that there are
+
+    Raises:
+        ValueError: the buffers do not fit.
+    """
+
+    sizes: Sizes
+    options: Options
+    row_slots: int
+    modulation_slots: int
+    buffers: tuple[Buffer, ...]
+    sbuf_limit: int
+
+    def __post_init__(self) -> None:
+        if end_of(self.buffers) > self.sbuf_limit:
+            raise ValueError(
+                f"the buffers take {end_of(self.buffers)} bytes of each partition; SBUF has "
+                f"{self.sbuf_limit}"
+            )
+
+
+def chunks_of(hidden: int) -> list[tuple[int, int]]:
+    """The columns from and to of each chunk."""
+    return [(at, min(at + CHUNK, hidden)) for at in range(0, hidden, CHUNK)]
+
+
+def on_gpsimd(chunk: int) -> bool:
+    """Whether GpSimd computes a chunk, by its number, and not Vector.
+
+    It takes twice as long for each, and Vector has the statistics: two of the five chunks of 5120
+    columns keep both about equally busy.
+    """
+    return chunk % 2 == 1
+
+
+def best_plan(sizes: Sizes, options: Options, sbuf_limit: int) -> Any:
+    """The plan that overlaps most of those that fit, or None.
+
+    Rows are held longer than anything else, so that more of them come first.
+    """
+    varying = max([rows[0] * rows[1] for _, rows in sizes.modulations()] + [1]) > 1
+    for row_slots, modulation_slots in ((3, 2), (3, 1), (2, 2), (2, 1), (1, 1)):
+        if modulation_slots == 2 and not varying:
+            continue
+        buffers = _buffers(sizes, options, row_slots, modulation_slots)
+        if end_of(buffers) <= sbuf_limit:
+            return Plan(sizes, options, row_slots, modulation_slots, buffers, sbuf_limit)
+    return None
+
+
+def _buffers(
+    sizes: Sizes, options: Options, row_slots: int, modulation_slots: int
+) -> tuple[Buffer, ...]:
+    hidden = sizes.hidden
+    row = hidden * sizes.itemsize
+    chunks = len(chunks_of(hidden))
+    quantizes = options.limit > 0
+    normalises = not sums_only(sizes, options) and options.norm != "none"
+    computed = quantizes and not keeps_rows(sizes, options)
+    side_slots = min(row_slots, 2)
+    wanted = [
+        ("x", row, row_slots),
+        ("residual", row, row_slots if sizes.residual else 0),
+        ("work", 4 * CHUNK, 2 if chunks > 1 else 0),
+        ("statistics", 4 * 6 * -(-hidden // BANK), side_slots if normalises else 0),
+        ("columns", 4 * COLUMNS, side_slots),
+        ("values", 4 * hidden, side_slots if computed else 0),
+        ("magnitudes", 2 * CHUNK, 1 if quantizes else 0),
+        ("largest", 4 * chunks, side_slots if quantizes else 0),
+        ("packed", hidden + SCALE_BYTES, side_slots if quantizes else 0),
+    ]
+    for name, rows in sizes.modulations():
+        one = rows[0] * rows[1] == 1
+        wanted.append((name, 4 * hidden, 1 if one else modulation_slots))
+    return placed(wanted)
