@@ -1,10 +1,12 @@
 """Modelled times of the attention kernels on Trainium3.
 
-    ./pants run tools/kernel_report.py -- [--nki-library CHECKOUT] [--plot FOLDER] [--json]
+    ./pants run tools/kernel_report.py -- [--only attention | ring] [--match TEXT]
+        [--nki-library CHECKOUT] [--plot FOLDER] [--json]
 
 With `CHECKOUT`, a clone of github.com/aws-neuron/nki-library, `attention_cte` stands beside the
 library's kernel of that name, run as it is by the same simulator. With `FOLDER`, a timeline of each
-kernel is drawn there (which needs matplotlib).
+kernel is drawn there (which needs matplotlib). The rings of 720p take 13 GB and half an hour:
+see tools/ring_report.py, which runs them with fewer ranks too.
 
 Nothing is measured: all times are nkisim's, see docs/time-model.md.
 """
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ring_report
 from nki_library import load
 
 import nkisim
@@ -116,17 +119,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Modelled times of the attention kernels.")
     parser.add_argument("--nki-library", type=Path, metavar="CHECKOUT", help="to compare with")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where to draw timelines")
+    parser.add_argument("--only", choices=("attention", "ring"), help="not the others")
     parser.add_argument("--match", default="", help="only cases whose name has this text")
     parser.add_argument("--json", action="store_true", help="one object on the last line")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=nkisim.NkiWarning)
-    library = None
-    if options.nki_library is not None:
-        library = load(options.nki_library, LIBRARY_KERNEL).attention_cte
-    cases = tuple(case for case in CASES if options.match in case.name)
-    figures = dict(attention_figures(cases, library))
+    figures: dict[str, float] = {}
+    if options.only != "ring":
+        library = None
+        if options.nki_library is not None:
+            library = load(options.nki_library, LIBRARY_KERNEL).attention_cte
+        cases = tuple(case for case in CASES if options.match in case.name)
+        figures |= attention_figures(cases, library)
+    if options.only != "attention":
+        figures |= ring_report.ring_figures(options.match, ranks=8, online=True)
     if options.plot is not None:
         draw(options.plot)
+        ring_report.draw(options.plot)
     if options.json:
         print(json.dumps(figures))
 

@@ -61,6 +61,32 @@ def draw(folder: Path) -> None:
     report(ring_attention, 2048, 4, heads=2).plot(folder / "ring_attention.png")
 
 
+def ring_figures(match: str, ranks: int, online: bool) -> Iterator[tuple[str, float]]:
+    """Names and figures of the rings, printed as they come.
+
+    Args:
+        match: only resolutions whose name has this text.
+        online: whether the ring with running maxima is run too.
+    """
+    kernels = {"ring": ring_attention}
+    if online:
+        kernels["ring_online"] = ring_attention_online
+    for resolution, tokens in LENGTHS.items():
+        if match not in resolution:
+            continue
+        times = []
+        for name, kernel in kernels.items():
+            one = report(kernel, tokens, ranks)
+            times.append(one.kernel_us)
+            for key, value in figures(f"{name}.{resolution}", one, tokens, ranks):
+                print(f"{key:<40} {value:12.4f}", flush=True)
+                yield key, value
+        if online:
+            key = f"ring.{resolution}.const_max_over_online"
+            print(f"{key:<40} {times[0] / times[1]:12.4f}", flush=True)
+            yield key, times[0] / times[1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Modelled times of the ring kernels.")
     parser.add_argument("--match", default="", help="only resolutions whose name has this text")
@@ -69,22 +95,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where to draw a timeline")
     parser.add_argument("--json", action="store_true", help="one object on the last line")
     options = parser.parse_args()
-    found: dict[str, float] = {}
-    kernels = {"ring": ring_attention}
-    if not options.no_online:
-        kernels["ring_online"] = ring_attention_online
-    for resolution, tokens in LENGTHS.items():
-        if options.match not in resolution:
-            continue
-        for name, kernel in kernels.items():
-            one = report(kernel, tokens, options.ranks)
-            for key, value in figures(f"{name}.{resolution}", one, tokens, options.ranks):
-                found[key] = value
-                print(f"{key:<36} {value:12.4f}", flush=True)
-        if not options.no_online:
-            ratio = found[f"ring.{resolution}.us"] / found[f"ring_online.{resolution}.us"]
-            found[f"ring.{resolution}.const_max_over_online"] = ratio
-            print(f"ring.{resolution}.const_max_over_online {ratio:9.4f}", flush=True)
+    found = dict(ring_figures(options.match, options.ranks, not options.no_online))
     if options.plot is not None:
         draw(options.plot)
     if options.json:
