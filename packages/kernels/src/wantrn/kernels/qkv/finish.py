@@ -2,7 +2,8 @@
 
 A token's factor multiplies the small tables of cosines and sines instead of the wide rows, and the
 tables stand in PSUM, where an engine reads them beside a row in SBUF at no extra time. Four wide
-operations rotate all heads of a segment, however many there are:
+operations rotate all heads of a segment, however many there are, and of Q and K together if they
+have as many:
 
     straight = row * cos
     crossed  = [row_hi * -sin, row_lo * sin]      (two: one for each half)
@@ -15,9 +16,7 @@ from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.qkv.memory import Memory
-from wantrn.kernels.qkv.options import Sizes
-from wantrn.kernels.qkv.plan import later_segments
-from wantrn.kernels.qkv.slabs import TokenTile
+from wantrn.kernels.qkv.slabs import Segment, TokenTile, alike_segments
 from wantrn.kernels.qkv.sums import Sums
 
 
@@ -25,49 +24,55 @@ def finish_rows(row: Any, angles: Any, tile: TokenTile, sums: Sums) -> None:
     """Normalise and rotate a tile's rows in place.
 
     Args:
-        row: SBUF bf16 `[rows, columns]` of all segments that are finished later.
+        row: SBUF bf16 `[rows, heads, D]` of all segments that are finished later.
         angles: SBUF fp32 `[TILE, 2, D / 2]`; None without rotation.
     """
     sizes = sums.plan.sizes
-    for index, segment in enumerate(later_segments(sizes)):
-        part = row[:, segment.first : segment.first + segment.width]
-        if angles == None:
-            nisa.tensor_scalar(part, part, nl.multiply, sums.factor(index, tile, False))
-        else:
-            tables = _tables(index, angles, tile, sums)
-            _rotate(part, tables, sizes, sums.memory)
+    d = sizes.head_dim
+    for alike in alike_segments(sizes):
+        first, heads = alike[0].first // d, alike[0].width // d
+        x = row[:, first : first + len(alike) * heads, :].reshape_dim(1, (len(alike), heads))
+        if angles != None:
+            _rotate(x, _tables(alike, angles, tile, sums), sums.memory)
+            continue
+        for index, segment in enumerate(alike):
+            part, factor = x[:, index, :, :], sums.factor(segment, tile, False)
+            # Scalar has less to do than Vector here
+            nisa.tensor_scalar(part, part, nl.multiply, factor, engine=nisa.engine.scalar)
 
 
-def _tables(index: int, angles: Any, tile: TokenTile, sums: Sums) -> Any:
-    """Factor times `[cos, cos]` and `[-sin, sin]`: PSUM fp32 `[rows, 2, D]`."""
+def _tables(alike: list[Segment], angles: Any, tile: TokenTile, sums: Sums) -> Any:
+    """Factor times `[cos, cos]` and `[-sin, sin]` for each segment: PSUM fp32
+    `[rows, segments, 2, D]`."""
     rows, d = tile.rows, sums.plan.sizes.head_dim
     half = d // 2
-    tables = sums.memory.tables(d)[0:rows, :, :]
-    factor = sums.factor(index, tile, False)
+    tables = sums.memory.tables(len(alike), d)[0:rows, :, :, :]
     cos, sin = angles[0:rows, 0:1, :], angles[0:rows, 1, :]
-    both = tables[:, 0, :].reshape_dim(1, (2, half))
-    nisa.activation(both, nl.copy, cos.broadcast(1, 2), scale=factor)
-    nisa.activation(tables[:, 1, 0:half], nl.copy, sin, scale=sums.factor(index, tile, True))
-    nisa.activation(tables[:, 1, half:d], nl.copy, sin, scale=factor)
+    for index, segment in enumerate(alike):
+        factor = sums.factor(segment, tile, False)
+        both = tables[:, index, 0, :].reshape_dim(1, (2, half))
+        nisa.activation(both, nl.copy, cos.broadcast(1, 2), scale=factor)
+        low = tables[:, index, 1, 0:half]
+        nisa.activation(low, nl.copy, sin, scale=sums.factor(segment, tile, True))
+        nisa.activation(tables[:, index, 1, half:d], nl.copy, sin, scale=factor)
     return tables
 
 
-def _rotate(part: Any, tables: Any, sizes: Sizes, memory: Memory) -> None:
-    """Rotate all heads of `part` `[rows, n * D]` in place."""
-    rows, columns = part.shape
-    d = sizes.head_dim
-    half, heads = d // 2, columns // d
-    straight = memory.straight.take()[0:rows, 0:columns].reshape_dim(1, (heads, d))
-    crossed = memory.crossed.take()[0:rows, 0:columns].reshape_dim(1, (heads, d))
-    x = part.reshape_dim(1, (heads, d))
-    cos = tables[:, 0:1, :].broadcast(1, heads)
-    sin = tables[:, 1:2, :].broadcast(1, heads)
+def _rotate(x: Any, tables: Any, memory: Memory) -> None:
+    """Rotate all heads of `x` `[rows, segments, heads, D]` in place."""
+    rows, segments, heads, d = x.shape
+    half, columns = d // 2, segments * heads * d
+    shape = (segments, heads, d)
+    straight = memory.straight.take()[0:rows, 0:columns].reshape_dim(1, shape)
+    crossed = memory.crossed.take()[0:rows, 0:columns].reshape_dim(1, shape)
+    cos = tables[:, :, 0:1, :].broadcast(2, heads)
+    sin = tables[:, :, 1:2, :].broadcast(2, heads)
     nisa.tensor_tensor(straight, x, cos, nl.multiply)
     for to, come in ((0, half), (half, 0)):
         nisa.tensor_tensor(
-            crossed[:, :, to : to + half],
-            x[:, :, come : come + half],
-            sin[:, :, to : to + half],
+            crossed[:, :, :, to : to + half],
+            x[:, :, :, come : come + half],
+            sin[:, :, :, to : to + half],
             nl.multiply,
         )
     # GpSimd has nothing else to do, and Vector has

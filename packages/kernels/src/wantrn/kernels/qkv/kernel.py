@@ -18,7 +18,7 @@ from wantrn.kernels.qkv.loads import (
 )
 from wantrn.kernels.qkv.memory import Memory, allocate
 from wantrn.kernels.qkv.options import Options, Sizes, sizes_of
-from wantrn.kernels.qkv.plan import Plan, later_segments
+from wantrn.kernels.qkv.plan import AHEAD, Plan
 from wantrn.kernels.qkv.project import evict, multiply
 from wantrn.kernels.qkv.rules import (
     broken_by_angles,
@@ -26,8 +26,8 @@ from wantrn.kernels.qkv.rules import (
     broken_by_options,
     broken_by_vectors,
 )
-from wantrn.kernels.qkv.slabs import TILE, TokenTile, slabs_of, tiles_of
-from wantrn.kernels.qkv.store import Output
+from wantrn.kernels.qkv.slabs import TILE, TokenTile, slabs_of, tile_count, tiles_of
+from wantrn.kernels.qkv.store import Output, later_heads
 from wantrn.kernels.qkv.sums import Sums
 
 # the value of a block scale that stands for 1; see `wantrn.kernels.row_mx`
@@ -86,9 +86,14 @@ class Core(nl.NKIObject):
         sizes = self.plan.sizes
         if group.number == 0:
             open_group(group, sizes, self.memory)
-            self.load_tokens_upto(1)
-        load_weights(group, self.inputs, sizes, -(-sizes.words() // TILE))
-        if group.number == 0:
+            # As the weight arrives, as many tiles as PSUM has room for are multiplied by it: their
+            # tokens come in between.
+            depth = -(-sizes.words() // TILE)
+            ahead = min(self.plan.choice.token_slots, AHEAD)
+            for part in range(ahead):
+                self.load_tokens_upto(part + 1)
+                share = depth if part == ahead - 1 else 2 * (part + 1)
+                load_weights(group, self.inputs, sizes, min(share, depth))
             load_vectors(group, self.inputs, sizes, self.memory)
 
     def prefetch(self, group: Group, tile: TokenTile) -> None:
@@ -100,9 +105,11 @@ class Core(nl.NKIObject):
         coming = self.groups[following]
         if tile.number == 0:
             open_group(coming, sizes, self.memory)
-            load_vectors(coming, self.inputs, sizes, self.memory)
         depth = -(-sizes.words() // TILE)
-        load_weights(coming, self.inputs, sizes, -(-depth * (tile.number + 1) // len(self.tiles)))
+        share = depth * (tile.number + 1) // len(self.tiles)
+        load_weights(coming, self.inputs, sizes, share)
+        if share == depth:
+            load_vectors(coming, self.inputs, sizes, self.memory)
 
     def load_tokens_upto(self, count: int) -> None:
         """Load tiles of tokens, in the order of their use, up to number `count` of all uses."""
@@ -121,15 +128,15 @@ class Core(nl.NKIObject):
         if not self.plan.tokens_stay():
             use += group.number * len(self.tiles)
         # the slot of the tile before is free: its products have been issued
-        self.load_tokens_upto(use + max(self.plan.choice.token_slots, 2) - 1)
+        self.load_tokens_upto(use + min(self.plan.choice.token_slots, AHEAD + 1))
         tokens = token_slot(use, self.plan, memory)
         row_scale = memory.row_scales.at(use)[0 : tile.rows, :] if sizes.packed else None
         row = self.output.begin_row(group, tile)
         for slab in group.slabs:
             psum = memory.slab()
             multiply(psum, tokens, group, slab, tile.rows, memory, sizes)
-            at = slab.first - group.first
-            dst = row[:, at : at + slab.width]
+            at = (slab.first - group.first) // sizes.head_dim
+            dst = row[:, at : at + slab.width // sizes.head_dim, :]
             evict(dst, psum, row_scale, self.sums.partial(slab, tile), group, slab, memory)
         self.output.end_row(group, tile, row)
 
@@ -155,7 +162,7 @@ class Core(nl.NKIObject):
             angles = load_angles(tile, self.inputs, sizes, self.memory)
         row = self.output.read_back(tile)
         finish_rows(row, angles, tile, self.sums)
-        self.output.store_finished(tile, row)
+        self.output.store_finished(tile)
         self.finished += 1
 
 
@@ -209,8 +216,9 @@ def qkv_cte(
         broken_by_angles(sizes, x.shape[1], cos, sin),
     ):
         assert problem == None, problem
-    tiles = tiles_of(sizes.tokens, nl.program_id(), nl.num_programs())
-    needed = len(tiles_of(sizes.tokens, 0, nl.num_programs()))
+    core, cores = nl.program_id(), nl.num_programs()
+    tiles = tiles_of(sizes.tokens, core, cores, plan.choice.stride)
+    needed = tile_count(sizes.tokens, cores)
     assert plan.sizes == sizes, f"the plan is for {plan.sizes}; the call has {sizes}"
     assert plan.tiles == needed, f"the plan is for {plan.tiles} tiles; the call has {needed}"
     out = _result(x, sizes)
@@ -253,14 +261,14 @@ def _result(x: Any, sizes: Sizes) -> Any:
 
 def _output(out: Any, plan: Plan, tiles: list[TokenTile], memory: Memory) -> Output:
     sizes = plan.sizes
-    found = Output(out=out, plan=plan, memory=memory, origin=tiles[0].first)
+    found = Output(out=out, plan=plan, memory=memory, later_heads=later_heads(plan))
     if sizes.heads_first:
         found.out = out.flatten_dims(1, 2)
     else:
         found.out = out.flatten_dims(0, 1)
     if plan.later_groups and not plan.choice.held:
-        columns = sum([segment.width for segment in later_segments(sizes)])
-        found.waiting = nl.ndarray((len(tiles) * TILE, columns), nl.bfloat16, buffer=nl.private_hbm)
+        shape = (len(tiles) * TILE, found.later_heads, sizes.head_dim)
+        found.waiting = nl.ndarray(shape, nl.bfloat16, buffer=nl.private_hbm)
     return found
 
 

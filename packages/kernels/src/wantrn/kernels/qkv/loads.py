@@ -105,7 +105,7 @@ def load_tokens(number: int, tile: TokenTile, inputs: Inputs, plan: Plan, memory
     """
     sizes = plan.sizes
     words, size = sizes.words(), sizes.word_bytes()
-    rows = inputs.x[tile.first : tile.first + tile.rows, :]
+    rows = inputs.x[tile.tokens(), :]
     if sizes.packed:
         rows = rows.view(nl.float32)
     dst = token_slot(number, plan, memory)
@@ -142,11 +142,12 @@ def load_angles(tile: TokenTile, inputs: Inputs, sizes: Sizes, memory: Memory) -
     """
     half = sizes.head_dim // 2
     dst = memory.angles.take().reshape_dim(1, (2, half))
-    done = 0
+    done, stride = 0, tile.block.stride
     while done < tile.rows:
-        position = (tile.first + done) % inputs.positions
-        count = min(tile.rows - done, inputs.positions - position)
+        position = (tile.block.first + tile.index + done * stride) % inputs.positions
+        count = min(tile.rows - done, -(-(inputs.positions - position) // stride))
+        places = slice(position, position + (count - 1) * stride + 1, stride)
         for index, table in enumerate((inputs.cos, inputs.sin)):
-            nisa.dma_copy(dst[done : done + count, index, :], table[position : position + count, :])
+            nisa.dma_copy(dst[done : done + count, index, :], table[places, :])
         done += count
     return dst

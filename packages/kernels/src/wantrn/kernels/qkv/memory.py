@@ -8,7 +8,6 @@ from wantrn.kernels.nki import nl
 from wantrn.kernels.qkv.plan import (
     BANK_BYTES,
     SLAB_BANKS,
-    SLAB_SLOTS,
     TABLE_BANKS,
     Buffer,
     Plan,
@@ -55,6 +54,7 @@ class Memory(nl.NKIObject):
     """All buffers of a plan. Each is `[TILE, n]`; who uses one gives it its shape.
 
     Attributes:
+        slab_slots: slabs that PSUM holds
         slab_banks, tables_made: how many have been taken
     """
 
@@ -75,21 +75,25 @@ class Memory(nl.NKIObject):
     angles: Any
     straight: Any
     crossed: Any
+    slab_slots: int
     slab_banks: int = 0
     tables_made: int = 0
 
     def slab(self) -> Any:
         """fp32 `[TILE, SLAB]` of PSUM."""
-        bank = self.slab_banks % SLAB_SLOTS * SLAB_BANKS
+        bank = self.slab_banks % self.slab_slots * SLAB_BANKS
         self.slab_banks += 1
         return nl.ndarray((TILE, SLAB), nl.float32, buffer=nl.psum, address=(0, bank * BANK_BYTES))
 
-    def tables(self, head_dim: int) -> Any:
-        """fp32 `[TILE, 2, head_dim]` of PSUM, a bank of its own."""
+    def tables(self, segments: int, head_dim: int) -> Any:
+        """fp32 `[TILE, segments, 2, head_dim]` of PSUM, a bank of its own."""
         bank = TABLE_BANKS[self.tables_made % len(TABLE_BANKS)]
         self.tables_made += 1
         return nl.ndarray(
-            (TILE, 2, head_dim), nl.float32, buffer=nl.psum, address=(0, bank * BANK_BYTES)
+            (TILE, segments, 2, head_dim),
+            nl.float32,
+            buffer=nl.psum,
+            address=(0, bank * BANK_BYTES),
         )
 
 
@@ -98,6 +102,7 @@ def allocate(plan: Plan, token_dtype: Any, weight_dtype: Any, bias_dtype: Any) -
     sizes = plan.sizes
     weight_bytes = 1 if sizes.packed else 2
     return Memory(
+        slab_slots=plan.slab_slots(),
         weights=slots_of(plan, "weights", weight_dtype, weight_bytes),
         tokens=slots_of(plan, "tokens", token_dtype, sizes.word_bytes()),
         row_scales=slots_of(plan, "row_scales", nl.float32, 4),

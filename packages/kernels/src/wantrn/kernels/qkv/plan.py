@@ -14,18 +14,16 @@ from typing import Any
 
 from wantrn.kernels.nki import nl
 from wantrn.kernels.qkv.options import Sizes
-from wantrn.kernels.qkv.slabs import TILE, Segment, Slab, segments_of, slabs_of
+from wantrn.kernels.qkv.slabs import Slab, slabs_of
 
-# PSUM: three slabs of two banks, one in the making and two on their way out, then the tables of the
-# rotation, two in a bank
-SLAB_SLOTS = 3
+# PSUM: slabs of two banks, one in the making and the others on their way out; the last two banks
+# are for the tables of the rotation, where there is one
+BANKS = 8
 SLAB_BANKS = 2
 TABLE_BANKS = (6, 7)
 BANK_BYTES = 2048
-# an all-reduce of SBUF fails with fewer columns (observed in vllm-omni-neuron)
-MIN_REDUCED = 512
-# neutral block scales: as many as a matmul has columns
-NEUTRAL_COLUMNS = 512
+# tiles of tokens that are loaded ahead at most: more would only delay the weight
+AHEAD = 3
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,14 @@ class Choice(nl.NKIObject):
         token_slots: tiles of tokens in SBUF at once; as many as there are: each is loaded once
         held: rows of Q and K wait in SBUF for their norm, not in HBM
         finish_slots: tiles that are normalised and rotated at once
+        stride: tiles of a block, among which neighbouring tokens are dealt out; see `Block`
     """
 
     group_slabs: int
     token_slots: int
     held: bool
     finish_slots: int
+    stride: int = 1
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,11 @@ class Plan(nl.NKIObject):
                 return buffer
         return None
 
+    def slab_slots(self) -> int:
+        """Slabs that PSUM holds."""
+        tables = len(TABLE_BANKS) if self.sizes.rope else 0
+        return (BANKS - tables) // SLAB_BANKS
+
     def tokens_stay(self) -> bool:
         """Whether tokens are loaded once, not for every group."""
         return self.choice.token_slots >= self.tiles
@@ -124,95 +129,15 @@ def groups_of(sizes: Sizes, group_slabs: int) -> tuple[tuple[tuple[int, int], ..
     later = len([slab for slab in slabs if slab.segment.finished_later])
     found = []
     for start, stop in ((0, later), (later, len(slabs))):
-        for at in range(start, stop, group_slabs):
-            found.append((at, min(at + group_slabs, stop)))
+        # the narrow one comes first, for the least to wait for at the start
+        first = start + (stop - start) % group_slabs
+        if first > start:
+            found.append((start, first))
+        for at in range(first, stop, group_slabs):
+            found.append((at, at + group_slabs))
     return tuple(found), -(-later // group_slabs)
 
 
 def columns_of(slabs: list[Slab], group: tuple[int, int]) -> int:
     """Columns of a group."""
     return sum([slab.width for slab in slabs[group[0] : group[1]]])
-
-
-def plan_of(sizes: Sizes, choice: Choice, tiles: int, sbuf_limit: int) -> Plan:
-    """The plan that follows from a choice.
-
-    Raises:
-        ValueError: the buffers do not fit.
-    """
-    groups, later = groups_of(sizes, choice.group_slabs)
-    widest = max([columns_of(slabs_of(sizes), group) for group in groups])
-    last = len(groups) - 1
-    wanted = _streamed(sizes, choice, widest, last, later)
-    if later:
-        wanted = wanted + _finished(sizes, choice, tiles, last, later)
-    buffers = _placed([buffer for buffer in wanted if buffer.size * buffer.slots])
-    return Plan(sizes, tiles, choice, groups, later, buffers, sbuf_limit)
-
-
-def _streamed(sizes: Sizes, choice: Choice, widest: int, last: int, later: int) -> list[Buffer]:
-    """Operands of the matmul, vectors along the columns, and rows on their way out."""
-    depth = -(-sizes.words() // TILE) * sizes.word_bytes()
-    doubled = min(last + 1, 2)
-    # what waits in SBUF is not staged, and there may be nothing else
-    staged = last - later + 1 > 0 or not choice.held
-    return [
-        Buffer("weights", depth * widest, doubled, 0, last),
-        Buffer("tokens", depth * TILE, choice.token_slots, 0, last),
-        Buffer("row_scales", 4 if sizes.packed else 0, choice.token_slots, 0, last),
-        Buffer("neutral", NEUTRAL_COLUMNS if sizes.packed else 0, 1, 0, last),
-        Buffer("channel_scales", 4 * widest if sizes.packed else 0, doubled, 0, last),
-        Buffer("bias", sizes.bias_bytes * widest, doubled, 0, last),
-        Buffer("out", 2 * widest if staged else 0, 3, 0, last),
-    ]
-
-
-def _finished(sizes: Sizes, choice: Choice, tiles: int, last: int, later: int) -> list[Buffer]:
-    """What norm and rotation need."""
-    slabs = [slab for slab in slabs_of(sizes) if slab.segment.finished_later]
-    segments = later_segments(sizes)
-    widest = max([segment.width for segment in segments])
-    row = sum([segment.width for segment in segments])
-    group = max([columns_of(slabs_of(sizes), g) for g in groups_of(sizes, choice.group_slabs)[0]])
-    turn = later - 1
-    columns = len(segments) * tiles
-    reduced = max(columns, MIN_REDUCED) if sizes.ranks > 1 else columns
-    slots = choice.finish_slots
-    normed, roped = (1 if sizes.norm else 0), (1 if sizes.rope else 0)
-    held = [Buffer("rows", 2 * row, tiles, 0, last)]
-    loaded = [Buffer("rows", 2 * row, slots + 1, turn, last)]
-    return (held if choice.held else loaded) + [
-        Buffer("gamma", 4 * group * normed, min(later, 2), 0, turn),
-        Buffer("squares", 2 * max([slab.width for slab in slabs]) * normed, 1, 0, turn),
-        Buffer("partials", 4 * len(slabs) * tiles * normed, 1, 0, turn),
-        Buffer("sums", 4 * reduced * normed, 1, 0, turn),
-        Buffer("all_sums", 4 * reduced * (1 if sizes.ranks > 1 else 0) * normed, 1, turn, turn),
-        # the factor of each token and segment, and its negative
-        Buffer("factors", 2 * 4 * columns, 1, 0, last),
-        Buffer("angles", 4 * sizes.head_dim * roped, slots + 1, turn, last),
-        Buffer("straight", 4 * widest * roped, slots, turn, last),
-        Buffer("crossed", 4 * widest * roped, slots, turn, last),
-    ]
-
-
-def later_segments(sizes: Sizes) -> list[Segment]:
-    """The segments that are finished later."""
-    return [segment for segment in segments_of(sizes) if segment.finished_later]
-
-
-def _placed(wanted: list[Buffer]) -> tuple[Buffer, ...]:
-    """Each buffer at the lowest address at which none of those alive with it lies."""
-    placed: list[Buffer] = []
-    for buffer in wanted:
-        size = -(-buffer.size // 4) * 4
-        alive = [o for o in placed if o.first <= buffer.last and buffer.first <= o.last]
-        address = 0
-        moved = True
-        while moved:
-            moved = False
-            for other in alive:
-                if address < other.end() and other.address < address + size * buffer.slots:
-                    address = other.end()
-                    moved = True
-        placed.append(Buffer(buffer.name, size, buffer.slots, buffer.first, buffer.last, address))
-    return tuple(placed)

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 
 from nkisim import machine as machines
 from nkisim.enums import NcVersion
+from wantrn.kernels.qkv.buffers import plan_of
 from wantrn.kernels.qkv.options import Sizes
-from wantrn.kernels.qkv.plan import Choice, Plan, columns_of, plan_of
+from wantrn.kernels.qkv.plan import AHEAD, Choice, Plan, columns_of
 from wantrn.kernels.qkv.price import Price, price_of
-from wantrn.kernels.qkv.slabs import slabs_of, tiles_of
+from wantrn.kernels.qkv.slabs import slabs_of, tile_count
+
+# tokens of a head that are stored as one run at most: 2 KB with 128 channels
+MAX_STRIDE = 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ def candidates(sizes: Sizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -
         target: the generation of the chip.
     """
     machine = machines.of(target)
-    tiles = len(tiles_of(sizes.tokens, 0, lnc))
+    tiles = tile_count(sizes.tokens, lnc)
     later = sizes.norm or sizes.rope
     found = []
     token_slots = [slots for slots in (2, 3, 4, 6) if slots < tiles] + [tiles]
@@ -41,14 +45,27 @@ def candidates(sizes: Sizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -
         token_slots,
         (True, False) if later else (False,),
         (1, 2) if later else (1,),
+        range(1, min(tiles, MAX_STRIDE) + 1) if sizes.heads_first else (1,),
     ):
         try:
             plan = plan_of(sizes, Choice(*choice), tiles, machine.sbuf_bytes_per_partition)
         except ValueError:
             continue
         found.append(Candidate(plan, price_of(plan, machine)))
-    # what takes as long and needs less comes first
-    return sorted(found, key=lambda c: (round(c.price.total_ns), c.plan.sbuf_bytes()))
+    return sorted(found, key=_order)
+
+
+def _order(candidate: Candidate) -> tuple[int, int, int, int]:
+    """The price first, in us; of equal ones what moves least, then what loads more tokens ahead,
+    then the smaller."""
+    work = candidate.price.work
+    ahead = min(candidate.plan.choice.token_slots, AHEAD + 1)
+    return (
+        round(candidate.price.total_ns / 1000),
+        round(work.dma + work.stored),
+        -ahead,
+        candidate.plan.sbuf_bytes(),
+    )
 
 
 def best_plan(sizes: Sizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -> Plan:
@@ -79,8 +96,9 @@ def described(found: list[Candidate], count: int = 5) -> str:
             f"bound: columns {' + '.join(str(width) for width in widths)}, tokens {stay}{rows}, "
             f"{price.weight_loads:g} weight tiles",
             f"   tensor {w.tensor / 1e3:.1f}  vector {w.vector / 1e3:.1f}  scalar "
-            f"{w.scalar / 1e3:.1f}  gpsimd {w.gpsimd / 1e3:.1f}  dma {w.dma / 1e3:.1f} us; "
-            f"SBUF {plan.sbuf_bytes() / 1024:.0f} of {plan.sbuf_limit / 1024:.0f} KB",
+            f"{w.scalar / 1e3:.1f}  gpsimd {w.gpsimd / 1e3:.1f}  dma "
+            f"{(w.dma + w.stored) / 1e3:.1f} us; SBUF {plan.sbuf_bytes() / 1024:.0f} of "
+            f"{plan.sbuf_limit / 1024:.0f} KB",
         ]
     best = found[0].plan
     lines.append("buffers of the first:")

@@ -11,23 +11,36 @@ from dataclasses import dataclass
 
 from nkisim.machine import Machine
 from wantrn.kernels.qkv.options import Sizes
-from wantrn.kernels.qkv.plan import Plan, columns_of, later_segments
-from wantrn.kernels.qkv.slabs import TILE, Slab, depth_tiles, slabs_of
+from wantrn.kernels.qkv.plan import AHEAD, Plan, columns_of
+from wantrn.kernels.qkv.slabs import (
+    TILE,
+    Slab,
+    alike_segments,
+    depth_tiles,
+    later_segments,
+    slabs_of,
+)
 
 
 @dataclass
 class Work:
-    """Busy times of the engines, in ns."""
+    """Busy times of the engines, in ns; `stored` is what rows on their way to the result take of
+    the DMA engines, `dma` all the rest."""
 
     tensor: float = 0.0
     vector: float = 0.0
     scalar: float = 0.0
     gpsimd: float = 0.0
     dma: float = 0.0
+    stored: float = 0.0
+
+    def computing(self) -> float:
+        """Of the engine that has most to do, transfers left out."""
+        return max(self.tensor, self.vector, self.scalar, self.gpsimd)
 
     def longest(self) -> float:
         """Of the engine that has most to do."""
-        return max(self.tensor, self.vector, self.scalar, self.gpsimd, self.dma)
+        return max(self.computing(), self.dma + self.stored)
 
     def add(self, other: Work, times: float = 1.0) -> None:
         """Add another's, so many times."""
@@ -36,6 +49,7 @@ class Work:
         self.scalar += times * other.scalar
         self.gpsimd += times * other.gpsimd
         self.dma += times * other.dma
+        self.stored += times * other.stored
 
 
 @dataclass(frozen=True)
@@ -90,9 +104,9 @@ class Prices:
         moved = size / (m.dma_engines * m.dma_bytes_per_ns * m.dma_transpose_hbm)
         return moved + (self.transfer(TILE * 4, 4) if self.sizes.packed else 0.0)
 
-    def store(self, width: int) -> float:
+    def store(self, width: int, stride: int) -> float:
         """DMA of a tile's columns to the result."""
-        run = 2 * (self.sizes.head_dim if self.sizes.heads_first else width)
+        run = 2 * (self.sizes.head_dim * stride if self.sizes.heads_first else width)
         return self.transfer(2 * TILE * width, run)
 
     def slab(self, slab: Slab) -> Work:
@@ -109,24 +123,29 @@ class Prices:
             found.scalar += self.streamed(slab.width + m.accumulator_cycles)
         return found
 
-    def finish(self, held: bool) -> Work:
+    def finish(self, plan: Plan) -> Work:
         """Norm and rotation of one tile, with its way to the result."""
         s, m = self.sizes, self.machine
         found = Work()
         columns = 0
-        for segment in later_segments(s):
-            columns += segment.width
+        for alike in alike_segments(s):
+            width = sum(segment.width for segment in alike)
+            columns += width
             if s.rope:
-                found.vector += self.streamed(segment.width) + 2 * self.streamed(segment.width / 2)
-                found.gpsimd += (m.gpsimd_start_cycles + 2 * segment.width) / m.gpsimd_ghz
-                found.scalar += 3 * self.streamed(s.head_dim)
+                found.vector += self.streamed(width) + 2 * self.streamed(width / 2)
+                found.gpsimd += (m.gpsimd_start_cycles + 2 * width) / m.gpsimd_ghz
+                found.scalar += 3 * len(alike) * self.streamed(s.head_dim)
             else:
-                found.vector += self.streamed(segment.width / 4)
-        found.dma = self.store(columns)
+                found.scalar += len(alike) * self.streamed(width / len(alike) / 2)
+        if plan.choice.finish_slots == 1:
+            # the next segment waits for the sum of this one
+            found.vector += found.gpsimd
+        found.stored = self.store(columns, plan.choice.stride)
         if s.rope:
             found.dma += self.transfer(TILE * s.head_dim * 4, s.head_dim * 2)
-        if not held:
-            found.dma += self.transfer(2 * TILE * columns, 2 * columns)
+        if not plan.choice.held:
+            run = columns if plan.choice.stride == 1 else s.head_dim
+            found.dma += self.transfer(2 * TILE * columns, 2 * run)
         return found
 
 
@@ -139,19 +158,29 @@ def price_of(plan: Plan, machine: Machine) -> Price:
     trailing = Work()
     later = plan.later_groups
     if later:
-        finish = prices.finish(plan.choice.held)
+        finish = prices.finish(plan)
         exchanges = sizes.norm and sizes.ranks > 1
         spread = works[later if exchanges else later - 1 :]
         for work in spread:
             work.add(finish, plan.tiles / len(spread))
         if not spread:
             trailing.add(finish, plan.tiles)
-    total, all_work = _lead_in(prices, plan, slabs, works[0]), Work()
-    for work in works:
-        total += work.longest()
+    total, all_work = prices.machine.dma_start_ns + prices.tokens(), Work()
+    loads = prices.weights(columns_of(slabs, plan.groups[0]))
+    all_work.dma += loads
+    for number, work in enumerate(works):
+        transfers = work.dma if number == len(works) - 1 else work.dma + work.stored
+        computing = work.computing()
+        if number == 0:
+            transfers += loads
+            computing += _first_wait(prices, plan, slabs, loads)
+        total += max(computing, transfers)
+        if number == 0 or not plan.tokens_stay():
+            total += plan.tiles * _token_stall(prices, plan, work.tensor / plan.tiles)
         all_work.add(work)
     all_work.add(trailing)
-    total += trailing.longest() + _tail(prices, plan, slabs)
+    spacing = (trailing if trailing.computing() else works[-1]).computing() / plan.tiles
+    total += trailing.computing() + _tail(prices, plan, slabs, spacing)
     width = sizes.width()
     loads = sum(columns_of(slabs, group) for group in plan.groups) / width * len(prices.depth)
     return Price(total, all_work.longest(), all_work, loads)
@@ -167,28 +196,50 @@ def _group(prices: Prices, plan: Plan, number: int, slabs: list[Slab]) -> Work:
         found.dma += plan.tiles * prices.tokens()
     if number + 1 < len(plan.groups):
         found.dma += prices.weights(columns_of(slabs, plan.groups[number + 1]))
-    if number == 0:
-        found.dma += prices.weights(columns_of(slabs, plan.groups[0]))
     width = columns_of(slabs, plan.groups[number])
     if number >= plan.later_groups:
-        found.dma += plan.tiles * prices.store(width)
+        found.stored += plan.tiles * prices.store(width, plan.choice.stride)
     elif not plan.choice.held:
         found.dma += plan.tiles * prices.transfer(2 * TILE * width, 2 * width)
     return found
 
 
-def _lead_in(prices: Prices, plan: Plan, slabs: list[Slab], first: Work) -> float:
-    """Until the Tensor engine is no longer held up by the first group's weight."""
-    loads = prices.weights(columns_of(slabs, plan.groups[0])) + prices.tokens()
-    meanwhile = first.tensor / plan.tiles
-    return prices.machine.dma_start_ns + prices.tokens() + max(loads - meanwhile, 0.0)
+def _token_stall(prices: Prices, plan: Plan, meanwhile: float) -> float:
+    """How long the products of a tile, which take `meanwhile`, wait for its tokens.
+
+    A load begins when its slot is free, and shares the DMA engines with what else is under way.
+    """
+    latency = prices.machine.dma_start_ns + 2 * prices.tokens()
+    ahead = min(plan.choice.token_slots - 1, AHEAD) * meanwhile
+    return max(latency - ahead, 0.0)
 
 
-def _tail(prices: Prices, plan: Plan, slabs: list[Slab]) -> float:
-    """What follows the last product: eviction, and the last tile's way out."""
+def _first_wait(prices: Prices, plan: Plan, slabs: list[Slab], loads: float) -> float:
+    """How long the Tensor engine waits at the start: until the first slab has left PSUM it works on
+    as many as PSUM holds, and for the first one the whole weight has to arrive."""
+    first = prices.slab(slabs[0])
+    ahead = min(plan.choice.token_slots, AHEAD) - 1
+    evicted = loads + ahead * prices.tokens() + first.vector + first.scalar
+    count = min(plan.slab_slots(), plan.tiles * (plan.groups[0][1] - plan.groups[0][0]))
+    return max(evicted - count * first.tensor, 0.0)
+
+
+def _tail(prices: Prices, plan: Plan, slabs: list[Slab], spacing: float) -> float:
+    """How long rows are still on their way when the last product is done.
+
+    Args:
+        spacing: time between two tiles of the last group.
+    """
     work = prices.slab(slabs[-1])
-    found = work.vector + work.scalar + prices.machine.dma_start_ns
-    if plan.later_groups == len(plan.groups):
-        last = prices.finish(plan.choice.held)
-        return found + last.vector + last.gpsimd + last.dma
-    return found + prices.store(columns_of(slabs, plan.groups[-1]))
+    chain = work.vector + work.scalar
+    width = columns_of(slabs, plan.groups[-1]) if plan.later_groups < len(plan.groups) else 0
+    if plan.later_groups:
+        finish = prices.finish(plan)
+        chain += finish.vector + finish.gpsimd + (0.0 if prices.sizes.rope else finish.scalar)
+        width += sum(segment.width for segment in later_segments(prices.sizes))
+    free = -plan.tiles * spacing
+    for first in range(0, plan.tiles, plan.choice.stride):
+        count = min(plan.choice.stride, plan.tiles - first)
+        ready = chain - (plan.tiles - first - count) * spacing
+        free = max(free, ready) + count * prices.store(width, count)
+    return max(free, chain) + prices.machine.dma_start_ns

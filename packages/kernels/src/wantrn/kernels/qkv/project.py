@@ -58,7 +58,7 @@ def evict(
     Every step reads one operand of PSUM and one of SBUF: two of SBUF would take twice as long.
 
     Args:
-        dst: SBUF bf16 `[rows, slab.width]`.
+        dst: SBUF bf16 `[rows, heads, D]`.
         psum: `[TILE, SLAB]`.
         row_scale: SBUF fp32 `[rows, 1]`, or None.
         partial: where the sum of squares goes, SBUF fp32 `[rows, 1]`; None without a norm.

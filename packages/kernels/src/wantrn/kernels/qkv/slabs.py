@@ -46,12 +46,39 @@ class Slab(nl.NKIObject):
         return [(at, min(at + BANK, self.width)) for at in range(0, self.width, BANK)]
 
 
-class TokenTile(nl.NKIObject):
-    """Tokens `first:first + rows`; `number` on its core."""
+class Block(nl.NKIObject):
+    """`tokens` tokens from `first` on, dealt out to `stride` tiles in turns; `number` on its core.
+
+    So a partition has neighbouring tokens, one of each tile, and what is stored head by head goes
+    to HBM in runs of `stride` tokens.
+    """
 
     number: int
     first: int
+    tokens: int
+    stride: int
+
+
+class TokenTile(nl.NKIObject):
+    """Every `block.stride`-th token of a block, `rows` of them; `number` on its core.
+
+    Attributes:
+        index: within the block
+    """
+
+    number: int
+    block: Block
+    index: int
     rows: int
+
+    def tokens(self) -> slice:
+        """Which they are."""
+        first = self.block.first + self.index
+        return slice(first, first + (self.rows - 1) * self.block.stride + 1, self.block.stride)
+
+    def is_last(self) -> bool:
+        """Whether its block ends with it."""
+        return self.index == self.block.stride - 1
 
 
 def segments_of(sizes: Sizes) -> list[Segment]:
@@ -72,6 +99,20 @@ def segments_of(sizes: Sizes) -> list[Segment]:
             )
         first += heads * sizes.head_dim
     return found
+
+
+def later_segments(sizes: Sizes) -> list[Segment]:
+    """The segments that are finished later."""
+    return [segment for segment in segments_of(sizes) if segment.finished_later]
+
+
+def alike_segments(sizes: Sizes) -> list[list[Segment]]:
+    """The segments that are finished later, those together that can be rotated together: Q and K
+    if they have as many heads."""
+    segments = later_segments(sizes)
+    if len(segments) == 2 and segments[0].width == segments[1].width:
+        return [segments]
+    return [[segment] for segment in segments]
 
 
 def _heads_of_a_slab(heads: int, head_dim: int) -> int:
@@ -97,14 +138,26 @@ def slabs_of(sizes: Sizes) -> list[Slab]:
     return found
 
 
-def tiles_of(tokens: int, core: int, cores: int) -> list[TokenTile]:
-    """The tiles of one core of a rank: a run of whole tiles, the odd one for the first."""
-    count = -(-tokens // TILE)
-    each = -(-count // cores)
+def tile_count(tokens: int, cores: int) -> int:
+    """Tiles of the core that has most of them, which is the first."""
+    return -(-tokens // (TILE * cores))
+
+
+def tiles_of(tokens: int, core: int, cores: int, stride: int) -> list[TokenTile]:
+    """The tiles of one core of a rank, in blocks of `stride`.
+
+    Each core has a run of as many tokens as fill whole tiles, the last one what is left.
+    """
+    each = tile_count(tokens, cores) * TILE
+    end = min((core + 1) * each, tokens)
     found: list[TokenTile] = []
-    for index in range(core * each, min((core + 1) * each, count)):
-        first = index * TILE
-        found.append(TokenTile(number=len(found), first=first, rows=min(TILE, tokens - first)))
+    for number, first in enumerate(range(core * each, end, stride * TILE)):
+        count = min(stride * TILE, end - first)
+        tiles = -(-count // TILE)
+        block = Block(number=number, first=first, tokens=count, stride=tiles)
+        for index in range(tiles):
+            rows = -(-(count - index) // tiles)
+            found.append(TokenTile(number=len(found), block=block, index=index, rows=rows))
     return found
 
 

@@ -7,69 +7,117 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.qkv.loads import Group
 from wantrn.kernels.qkv.memory import Memory
-from wantrn.kernels.qkv.plan import Plan, later_segments
-from wantrn.kernels.qkv.slabs import TokenTile
+from wantrn.kernels.qkv.plan import Plan
+from wantrn.kernels.qkv.slabs import TILE, Block, TokenTile, later_segments
 
 
 class Output(nl.NKIObject):
-    """The rows of one core.
+    """The rows of one core. Those of a block lie in SBUF as `[TILE, heads, stride, D]`.
 
     Attributes:
         out: the result in HBM, `[B * S, I]`, or `[heads, B * S, D]`
-        origin: the first token of this core
-        waiting: private HBM `[tokens, columns]`: rows that are still to be finished; None where
-            they wait in SBUF, or there are none
+        later_heads: heads that are finished later, the first ones
+        waiting: private HBM `[TILE * tiles, later_heads, D]`: rows that are still to be finished;
+            None where they wait in SBUF, or there are none
+        staged: the rows of the block that is under way: of the group, and of what is finished
     """
 
     out: Any
     plan: Plan
     memory: Memory
-    origin: int
+    later_heads: int
     waiting: Any = None
-
-    def finished_later(self, group: Group) -> bool:
-        """Whether the group's rows are no part of the result yet."""
-        return group.number < self.plan.later_groups
+    staged: Any = None
+    staged_later: Any = None
 
     def begin_row(self, group: Group, tile: TokenTile) -> Any:
-        """Where the rows of a group are put together: SBUF bf16 `[rows, group.width]`."""
-        if self.finished_later(group) and self.plan.choice.held:
-            row = self.memory.rows.at(tile.number)
-            return row[0 : tile.rows, group.first : group.first + group.width]
-        return self.memory.out.take()[0 : tile.rows, 0 : group.width]
+        """Where the rows of a group are put together: SBUF bf16 `[rows, heads, D]`."""
+        d = self.plan.sizes.head_dim
+        heads = group.width // d
+        if self.is_part_of_the_result(group):
+            if tile.index == 0:
+                self.staged = self._shaped(self.memory.out.take(), heads, tile.block.stride)
+            return self.staged[0 : tile.rows, :, tile.index, :]
+        if self.plan.choice.held:
+            held = self._shaped(
+                self.memory.rows.at(tile.block.number), self.later_heads, tile.block.stride
+            )
+            first = group.first // d
+            return held[0 : tile.rows, first : first + heads, tile.index, :]
+        return self._shaped(self.memory.out.take(), heads, 1)[0 : tile.rows, :, 0, :]
 
     def end_row(self, group: Group, tile: TokenTile, row: Any) -> None:
         """Send the rows of a group on their way."""
-        if not self.finished_later(group):
-            self.store(group.first, tile, row)
+        if self.is_part_of_the_result(group):
+            if tile.is_last():
+                self._store(group.first, tile.block, self.staged)
         elif not self.plan.choice.held:
-            nisa.dma_copy(self.waiting_part(tile, group.first, group.width), row)
-
-    def waiting_part(self, tile: TokenTile, first: int, width: int) -> Any:
-        """Columns of a tile in the waiting rows."""
-        start = tile.first - self.origin
-        return self.waiting[start : start + tile.rows, first : first + width]
+            first = group.first // self.plan.sizes.head_dim
+            heads = slice(first, first + row.shape[1])
+            nisa.dma_copy(self._waiting(tile)[:, heads, :], row)
 
     def read_back(self, tile: TokenTile) -> Any:
-        """The rows to finish: SBUF bf16 `[rows, columns]`."""
+        """The rows to finish: SBUF bf16 `[rows, later_heads, D]`."""
+        rows = self.memory.rows
         if self.plan.choice.held:
-            return self.memory.rows.at(tile.number)[0 : tile.rows, :]
-        columns = sum([segment.width for segment in later_segments(self.plan.sizes)])
-        row = self.memory.rows.take()[0 : tile.rows, 0:columns]
-        nisa.dma_copy(row, self.waiting_part(tile, 0, columns))
+            held = self._shaped(rows.at(tile.block.number), self.later_heads, tile.block.stride)
+            return held[0 : tile.rows, :, tile.index, :]
+        if tile.index == 0:
+            self.staged_later = self._shaped(rows.take(), self.later_heads, tile.block.stride)
+        row = self.staged_later[0 : tile.rows, :, tile.index, :]
+        nisa.dma_copy(row, self._waiting(tile))
         return row
 
-    def store_finished(self, tile: TokenTile, row: Any) -> None:
-        """Finished rows, which are the first columns of the result."""
-        self.store(0, tile, row)
-
-    def store(self, first: int, tile: TokenTile, row: Any) -> None:
-        """Rows `[rows, n]` to columns `first:first + n` of the result, by one transfer."""
-        tokens = slice(tile.first, tile.first + tile.rows)
-        if not self.plan.sizes.heads_first:
-            nisa.dma_copy(self.out[tokens, first : first + row.shape[1]], row)
+    def store_finished(self, tile: TokenTile) -> None:
+        """Store the finished rows of a block when its last tile is finished."""
+        if not tile.is_last():
             return
+        found = self.staged_later
+        if self.plan.choice.held:
+            slot = self.memory.rows.at(tile.block.number)
+            found = self._shaped(slot, self.later_heads, tile.block.stride)
+        self._store(0, tile.block, found)
+
+    def is_part_of_the_result(self, group: Group) -> bool:
+        """Whether nothing is left to do with the group's rows."""
+        return group.number >= self.plan.later_groups
+
+    def _shaped(self, slot: Any, heads: int, stride: int) -> Any:
         d = self.plan.sizes.head_dim
-        heads = row.shape[1] // d
-        dst = self.out[first // d : first // d + heads, tokens, :]
-        nisa.dma_copy(dst.permute((1, 0, 2)), row.reshape_dim(1, (heads, d)))
+        return slot[:, 0 : heads * stride * d].reshape_dim(1, (heads, stride, d))
+
+    def _waiting(self, tile: TokenTile) -> Any:
+        start = tile.number * TILE
+        return self.waiting[start : start + tile.rows, :, :]
+
+    def _store(self, first: int, block: Block, rows: Any) -> None:
+        """A block's rows to the columns of the result from `first` on.
+
+        All partitions have `stride` tokens but the last one, which may have fewer.
+        """
+        full = block.tokens // block.stride
+        if full:
+            self._store_run(first, block.first, block.stride, rows[0:full, :, :, :])
+        rest = block.tokens - full * block.stride
+        if rest:
+            last = rows[full : full + 1, :, 0:rest, :]
+            self._store_run(first, block.first + full * block.stride, rest, last)
+
+    def _store_run(self, first: int, token: int, stride: int, rows: Any) -> None:
+        """`[P, heads, stride, D]`, partition `p` with tokens `token + p * stride` and following."""
+        count, heads, _, d = rows.shape
+        tokens = slice(token, token + count * stride)
+        if self.plan.sizes.heads_first:
+            dst = self.out[first // d : first // d + heads, tokens, :]
+            dst = dst.reshape_dim(1, (count, stride)).permute((1, 0, 2, 3))
+        else:
+            dst = self.out[tokens, first : first + heads * d]
+            dst = dst.reshape_dim(0, (count, stride)).reshape_dim(2, (heads, d))
+            dst = dst.permute((0, 2, 1, 3))
+        nisa.dma_copy(dst, rows)
+
+
+def later_heads(plan: Plan) -> int:
+    """Heads that are finished later."""
+    widths = [segment.width for segment in later_segments(plan.sizes)]
+    return sum(widths) // plan.sizes.head_dim

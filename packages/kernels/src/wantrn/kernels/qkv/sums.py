@@ -7,8 +7,8 @@ from typing import Any
 from wantrn.kernels.nki import ncc, nisa, nl
 from wantrn.kernels.qkv.memory import Memory
 from wantrn.kernels.qkv.options import Options
-from wantrn.kernels.qkv.plan import Plan, later_segments
-from wantrn.kernels.qkv.slabs import Slab, TokenTile
+from wantrn.kernels.qkv.plan import Plan
+from wantrn.kernels.qkv.slabs import Segment, Slab, TokenTile, later_segments
 
 
 class Sums(nl.NKIObject):
@@ -81,13 +81,14 @@ class Sums(nl.NKIObject):
             share = 1.0 / (segment.width * sizes.ranks)
             source = totals.at(0)[:, at : at + count]
             nisa.activation(made, nl.rsqrt, source, bias=self.options.eps, scale=share)
-            negative = factors[:, half + at : half + at + count]
-            nisa.tensor_scalar(negative, made, nl.multiply, -1.0)
+            if sizes.rope:
+                negative = factors[:, half + at : half + at + count]
+                nisa.tensor_scalar(negative, made, nl.multiply, -1.0)
 
-    def factor(self, index: int, tile: TokenTile, negative: bool) -> Any:
-        """The factor of a tile's tokens for segment `index`, or its negative: fp32 `[rows, 1]`."""
+    def factor(self, segment: Segment, tile: TokenTile, negative: bool) -> Any:
+        """The factor of a tile's tokens for a segment, or its negative: fp32 `[rows, 1]`."""
         factors = self.memory.factors.at(0)
-        at = self.column(index, tile.number)
+        at = self.column(segment.number, tile.number)
         if negative:
             at += factors.shape[1] // 2
         return factors[0 : tile.rows, at : at + 1]

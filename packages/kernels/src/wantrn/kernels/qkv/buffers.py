@@ -1,0 +1,129 @@
+"""The plan that follows from a choice: how large each buffer is, and where it lies.
+
+Not for use in a kernel.
+"""
+
+from __future__ import annotations
+
+from wantrn.kernels.qkv.options import Sizes
+from wantrn.kernels.qkv.plan import Buffer, Choice, Plan, columns_of, groups_of
+from wantrn.kernels.qkv.slabs import TILE, alike_segments, later_segments, slabs_of
+
+# an all-reduce of SBUF fails with fewer columns (observed in vllm-omni-neuron)
+MIN_REDUCED = 512
+# neutral block scales: as many as a matmul has columns
+NEUTRAL_COLUMNS = 512
+
+
+def plan_of(sizes: Sizes, choice: Choice, tiles: int, sbuf_limit: int) -> Plan:
+    """The plan that follows from a choice.
+
+    Args:
+        tiles: of the core that has most of them.
+        sbuf_limit: bytes of a partition that there are.
+
+    Raises:
+        ValueError: the buffers do not fit.
+    """
+    groups, later = groups_of(sizes, choice.group_slabs)
+    widths = [columns_of(slabs_of(sizes), group) for group in groups]
+    wanted = _streamed(sizes, choice, tiles, widths, later)
+    if later:
+        last = len(groups) - 1
+        wanted += _norm(sizes, choice, tiles, last, later, max(widths[:later]))
+        wanted += _finish(sizes, choice, tiles, last, later - 1)
+    buffers = _placed([buffer for buffer in wanted if buffer.size])
+    return Plan(sizes, tiles, choice, groups, later, buffers, sbuf_limit)
+
+
+def _streamed(
+    sizes: Sizes, choice: Choice, tiles: int, widths: list[int], later: int
+) -> list[Buffer]:
+    """Operands of the matmul, vectors along the columns, and rows on their way out."""
+    depth = -(-sizes.words() // TILE) * sizes.word_bytes()
+    widest, last = max(widths), len(widths) - 1
+    doubled = min(len(widths), 2)
+    # what waits in SBUF is not staged
+    rows_out = (len(widths) - later) * -(-tiles // choice.stride)
+    if not choice.held:
+        rows_out += later * tiles
+    scales = 1 if sizes.packed else 0
+    return [
+        Buffer("weights", depth * widest, doubled, 0, last),
+        Buffer("tokens", depth * TILE, choice.token_slots, 0, last),
+        Buffer("row_scales", 4 * scales, choice.token_slots, 0, last),
+        Buffer("neutral", NEUTRAL_COLUMNS * scales, 1, 0, last),
+        Buffer("channel_scales", 4 * widest * scales, doubled, 0, last),
+        Buffer("bias", sizes.bias_bytes * widest, doubled, 0, last),
+        Buffer(
+            "out",
+            2 * widest * choice.stride if rows_out else 0,
+            min(rows_out, 3 if choice.stride == 1 else 2),
+            0,
+            last,
+        ),
+    ]
+
+
+def _norm(
+    sizes: Sizes, choice: Choice, tiles: int, last: int, later: int, widest: int
+) -> list[Buffer]:
+    """Squares and their sums, a column for each tile and segment; `widest`: columns of a group."""
+    segments = later_segments(sizes)
+    columns = len(segments) * tiles
+    # the factor of each token and segment, and its negative
+    found = [Buffer("factors", 2 * 4 * columns, 1, 0, last)]
+    if not sizes.norm:
+        return found
+    slabs = [slab for slab in slabs_of(sizes) if slab.segment.finished_later]
+    turn = later - 1
+    # without an exchange, tiles are summed one by one when they are finished
+    summed = turn if sizes.ranks > 1 else last
+    reduced = max(columns, MIN_REDUCED) if sizes.ranks > 1 else columns
+    found += [
+        Buffer("gamma", 4 * widest, min(later, 2), 0, turn),
+        Buffer("squares", 2 * max(slab.width for slab in slabs), 1, 0, turn),
+        Buffer("partials", 4 * len(slabs) * tiles, 1, 0, summed),
+        Buffer("sums", 4 * reduced, 1, 0, summed),
+    ]
+    if sizes.ranks > 1:
+        found.append(Buffer("all_sums", 4 * reduced, 1, turn, turn))
+    return found
+
+
+def _finish(sizes: Sizes, choice: Choice, tiles: int, last: int, turn: int) -> list[Buffer]:
+    """Rows that wait, and what rotates them; `turn`: the group that completes them."""
+    row = sum(segment.width for segment in later_segments(sizes))
+    block, blocks = 2 * row * choice.stride, -(-tiles // choice.stride)
+    found = [Buffer("rows", block, blocks, 0, last)]
+    if not choice.held:
+        slots = choice.finish_slots + 1 if choice.stride == 1 else 2
+        found = [Buffer("rows", block, min(slots, blocks), turn, last)]
+    if sizes.rope:
+        rotated = max(sum(s.width for s in alike) for alike in alike_segments(sizes))
+        angles = min(choice.finish_slots + 1, tiles)
+        slots = min(choice.finish_slots, tiles * len(alike_segments(sizes)))
+        found += [
+            Buffer("angles", 4 * sizes.head_dim, angles, turn, last),
+            Buffer("straight", 4 * rotated, slots, turn, last),
+            Buffer("crossed", 4 * rotated, slots, turn, last),
+        ]
+    return found
+
+
+def _placed(wanted: list[Buffer]) -> tuple[Buffer, ...]:
+    """Each buffer at the lowest address at which none of those alive with it lies."""
+    placed: list[Buffer] = []
+    for buffer in wanted:
+        size = -(-buffer.size // 4) * 4
+        alive = [o for o in placed if o.first <= buffer.last and buffer.first <= o.last]
+        address = 0
+        moved = True
+        while moved:
+            moved = False
+            for other in alive:
+                if address < other.end() and other.address < address + size * buffer.slots:
+                    address = other.end()
+                    moved = True
+        placed.append(Buffer(buffer.name, size, buffer.slots, buffer.first, buffer.last, address))
+    return tuple(placed)
