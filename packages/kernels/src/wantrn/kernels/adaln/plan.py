@@ -35,6 +35,7 @@ class Plan(nl.NKIObject):
         sizes, options: of the call
         row_slots: tiles that are loaded, computed and stored at once
         modulation_slots: rows of each modulation that are held, spread over all partitions
+        gpsimd_share: see `gpsimd_share`
         buffers: all of SBUF that the kernel uses
         sbuf_limit: bytes of a partition that there are
 
@@ -46,6 +47,7 @@ class Plan(nl.NKIObject):
     options: Options
     row_slots: int
     modulation_slots: int
+    gpsimd_share: float
     buffers: tuple[Buffer, ...]
     sbuf_limit: int
 
@@ -62,13 +64,17 @@ def chunks_of(hidden: int) -> list[tuple[int, int]]:
     return [(at, min(at + CHUNK, hidden)) for at in range(0, hidden, CHUNK)]
 
 
-def on_gpsimd(chunk: int) -> bool:
-    """Whether GpSimd computes a chunk, by its number, and not Vector.
+def gpsimd_share(sizes: Sizes, options: Options) -> float:
+    """Which part of the chunks GpSimd computes, so that Vector and GpSimd are equally busy.
 
-    It takes twice as long for each, and Vector has the statistics: two of the five chunks of 5120
-    columns keep both about equally busy.
+    A pass over a chunk takes GpSimd twice as long. Of chunks there are `steps` passes, and over all
+    columns Vector has `fixed` more, for statistics and for the largest magnitudes::
+
+        fixed + steps * (1 - share) = 2 * steps * share
     """
-    return chunk % 2 == 1
+    steps = (1 if sizes.residual else 0) + len(sizes.modulations())
+    fixed = (1 if options.norm != "none" else 0) + (1 if options.limit else 0)
+    return min((fixed + steps) / (3 * steps), 1.0) if steps else 0.0
 
 
 def best_plan(sizes: Sizes, options: Options, sbuf_limit: int) -> Any:
@@ -82,7 +88,8 @@ def best_plan(sizes: Sizes, options: Options, sbuf_limit: int) -> Any:
             continue
         buffers = _buffers(sizes, options, row_slots, modulation_slots)
         if end_of(buffers) <= sbuf_limit:
-            return Plan(sizes, options, row_slots, modulation_slots, buffers, sbuf_limit)
+            share = gpsimd_share(sizes, options)
+            return Plan(sizes, options, row_slots, modulation_slots, share, buffers, sbuf_limit)
     return None
 
 
@@ -99,11 +106,11 @@ def _buffers(
     wanted = [
         ("x", row, row_slots),
         ("residual", row, row_slots if sizes.residual else 0),
-        ("work", 4 * CHUNK, 2 if chunks > 1 else 0),
+        ("work", 4 * min(CHUNK, hidden), 2 if gpsimd_share(sizes, options) else 0),
         ("statistics", 4 * 6 * -(-hidden // BANK), side_slots if normalises else 0),
         ("columns", 4 * COLUMNS, side_slots),
         ("values", 4 * hidden, side_slots if computed else 0),
-        ("magnitudes", 2 * CHUNK, 1 if quantizes else 0),
+        ("magnitudes", 2 * min(CHUNK, hidden), 1 if quantizes else 0),
         ("largest", 4 * chunks, side_slots if quantizes else 0),
         ("packed", hidden + SCALE_BYTES, side_slots if quantizes else 0),
     ]

@@ -12,7 +12,7 @@ from typing import Any
 from wantrn.kernels.adaln.memory import Memory
 from wantrn.kernels.adaln.norm import INVERSE, LARGEST
 from wantrn.kernels.adaln.options import SCALE_BYTES
-from wantrn.kernels.adaln.plan import chunks_of, on_gpsimd
+from wantrn.kernels.adaln.plan import chunks_of
 from wantrn.kernels.nki import nisa, nl
 
 SMALLEST_ROW_SCALE = 1e-6
@@ -26,18 +26,20 @@ def add_gated(x: Any, stream: Any, gate: Any, memory: Memory) -> None:
         x, stream: SBUF `[rows, H]`.
         gate: SBUF fp32 `[rows, H]`, or None for one.
     """
-    for index, (lo, hi) in enumerate(chunks_of(x.shape[1])):
-        engine = _engine(index)
+    for lo, hi in chunks_of(x.shape[1]):
+        by_gpsimd = memory.by_gpsimd(memory.lifts)
         part = stream[:, lo:hi]
         product = x[:, lo:hi]
         if gate != None:
             source = product
-            product = memory.chunk(index, x.shape[0], hi - lo, memory.lifts)
-            if not on_gpsimd(index):
+            product = memory.place(memory.lifts, by_gpsimd, x.shape[0], hi - lo)
+            if not by_gpsimd:
                 nisa.activation(product, nl.copy, source)
                 source = product
-            nisa.tensor_tensor(product, source, gate[:, lo:hi], nl.multiply, engine=engine)
-        nisa.tensor_tensor(part, product, part, nl.add, engine=engine)
+            nisa.tensor_tensor(
+                product, source, gate[:, lo:hi], nl.multiply, engine=_engine(by_gpsimd)
+            )
+        nisa.tensor_tensor(part, product, part, nl.add, engine=_engine(by_gpsimd))
 
 
 def modulate(dst: Any, stream: Any, norm: tuple[Any, Any], vectors: Any, memory: Memory) -> None:
@@ -53,10 +55,11 @@ def modulate(dst: Any, stream: Any, norm: tuple[Any, Any], vectors: Any, memory:
     for vector, op in ((vectors[0], nl.multiply), (vectors[1], nl.add)):
         if vector != None:
             steps.append((vector, op))
-    for index, (lo, hi) in enumerate(chunks_of(stream.shape[1])):
+    for lo, hi in chunks_of(stream.shape[1]):
         value = dst[:, lo:hi]
+        by_gpsimd = memory.by_gpsimd(memory.products)
         if steps:
-            value = memory.chunk(index, stream.shape[0], hi - lo, memory.products)
+            value = memory.place(memory.products, by_gpsimd, stream.shape[0], hi - lo)
         nisa.activation(
             value,
             nl.copy,
@@ -66,7 +69,7 @@ def modulate(dst: Any, stream: Any, norm: tuple[Any, Any], vectors: Any, memory:
         )
         for number, (vector, op) in enumerate(steps):
             target = dst[:, lo:hi] if number == len(steps) - 1 else value
-            nisa.tensor_tensor(target, value, vector[:, lo:hi], op, engine=_engine(index))
+            nisa.tensor_tensor(target, value, vector[:, lo:hi], op, engine=_engine(by_gpsimd))
 
 
 def quantize(packed: Any, values: Any, columns: Any, limit: float, memory: Memory) -> None:
@@ -108,5 +111,5 @@ def quantize(packed: Any, values: Any, columns: Any, limit: float, memory: Memor
         nisa.activation(packed[:, lo:hi], nl.copy, values[:, lo:hi], scale=inverse)
 
 
-def _engine(chunk: int) -> Any:
-    return nisa.engine.gpsimd if on_gpsimd(chunk) else nisa.engine.vector
+def _engine(by_gpsimd: bool) -> Any:
+    return nisa.engine.gpsimd if by_gpsimd else nisa.engine.vector
