@@ -212,10 +212,8 @@ def test_the_plan_is_what_is_used(target: NcVersion, packed: bool, tokens: int) 
     scales = vectors if packed else [None, None]
     plan = best_mlp_plan(mlp_sizes(*tensors, *vectors), 1, target)
     report = profile(mlp, *tensors, plan, *scales, *vectors, target=target, numerics=False).json()
-    # what the two projections need beside their weights is not there at the same time
-    apart = sum(b.size * b.slots for b in plan.buffers if b.name in ("staged", "work", "out"))
-    whole = end_of(plan.buffers)
-    assert whole - apart <= report["sbuf_peak_bytes"] <= whole <= report["sbuf_limit_bytes"]
+    # with one pass, tokens are gone before the result's rows come
+    assert report["sbuf_peak_bytes"] <= end_of(plan.buffers) <= report["sbuf_limit_bytes"]
     assert report["psum_peak_bytes"] <= report["psum_limit_bytes"]
     passes = -(-tokens // (128 * plan.choice.pass_tiles))
     weights = 2 * hidden * inner * (1 if packed else 2)

@@ -16,24 +16,26 @@ class Rows(nl.NKIObject):
 
     Attributes:
         out: HBM `[B, S, H]`
-        channel_scales: SBUF fp32 `[TILE, H]`, or None
-        bias: SBUF `[TILE, H]`, or None
+        scales, bias: HBM `[1, H]`, or None
+        held_scales, held_bias: SBUF `[TILE, H]`, the same in every partition
     """
 
     out: Any
     memory: Memory
-    channel_scales: Any = None
+    scales: Any = None
     bias: Any = None
+    held_scales: Any = None
+    held_bias: Any = None
 
-    def load(self, scales: Any, bias: Any) -> None:
-        """Load the vectors along the columns, HBM `[1, H]` or None."""
-        width = self.out.shape[2]
-        if scales != None:
-            self.channel_scales = self.memory.channel_scales.at(0)[:, 0:width]
-            spread(self.channel_scales, scales)
-        if bias != None:
-            self.bias = self.memory.bias.at(0)[:, 0:width]
-            spread(self.bias, bias)
+    def load(self, block: Block) -> None:
+        """Load the vectors along the columns of a block."""
+        columns = slice(block.first, block.first + block.width)
+        if self.scales != None:
+            self.held_scales = self.memory.channel_scales.at(0)
+            spread(self.held_scales[:, columns], self.scales[:, columns])
+        if self.bias != None:
+            self.held_bias = self.memory.bias.at(0)
+            spread(self.held_bias[:, columns], self.bias[:, columns])
 
     def project(self, operand: Operand, weights: Operand, block: Block, tokens: Pass) -> None:
         """The columns of a block for all tokens of a pass.
@@ -41,7 +43,7 @@ class Rows(nl.NKIObject):
         Args:
             operand: `[TILE, depth, tokens]`.
         """
-        packed = self.channel_scales != None
+        packed = self.scales != None
         for tile in tokens.tiles:
             at = tile.first - tokens.first
             even = tile.rows + tile.rows % 2 if packed else tile.rows
@@ -73,8 +75,8 @@ class Rows(nl.NKIObject):
         """
         rows, columns = dst.shape
         part = slice(first, first + columns)
-        if self.channel_scales != None:
-            scales = self.channel_scales[0:rows, part]
+        if self.scales != None:
+            scales = self.held_scales[0:rows, part]
             if self.bias == None:
                 nisa.tensor_tensor(dst, values, scales, nl.multiply)
                 return
@@ -82,8 +84,8 @@ class Rows(nl.NKIObject):
             scaled = self.memory.work.take()[0:rows, 0:columns] if by_gpsimd else values
             nisa.tensor_tensor(scaled, values, scales, nl.multiply)
             engine = nisa.engine.gpsimd if by_gpsimd else nisa.engine.vector
-            nisa.tensor_tensor(dst, scaled, self.bias[0:rows, part], nl.add, engine=engine)
+            nisa.tensor_tensor(dst, scaled, self.held_bias[0:rows, part], nl.add, engine=engine)
         elif self.bias != None:
-            nisa.tensor_tensor(dst, values, self.bias[0:rows, part], nl.add)
+            nisa.tensor_tensor(dst, values, self.held_bias[0:rows, part], nl.add)
         else:
             nisa.tensor_copy(dst, values, engine=nisa.engine.scalar)

@@ -6,7 +6,7 @@ from typing import Any
 
 from wantrn.kernels.nki import jit, nisa, nl
 from wantrn.kernels.projections.down import Rows
-from wantrn.kernels.projections.memory import Dtypes, Memory, allocate
+from wantrn.kernels.projections.memory import Dtypes, allocate
 from wantrn.kernels.projections.operands import set_neutral
 from wantrn.kernels.projections.options import MlpSizes, mlp_sizes, words
 from wantrn.kernels.projections.plan import Plan
@@ -27,6 +27,7 @@ class Core(nl.NKIObject):
     Attributes:
         up_blocks, down_blocks: the blocks of a pass
         stream: of both, in this order
+        up_vectors: scales and bias of the channels, HBM `[1, F]` or None
     """
 
     tokens: Tokens
@@ -35,10 +36,16 @@ class Core(nl.NKIObject):
     up_blocks: list[Block]
     down_blocks: list[Block]
     stream: Stream
+    up_vectors: tuple[Any, Any]
 
     def run(self, passes: list[Pass]) -> None:
-        """All passes; the tokens of the next one are loaded while the second projection runs."""
+        """All passes; the tokens of the next one are loaded while the second projection runs.
+
+        The first product waits for as little as possible: vectors come behind its operands.
+        """
         loaded = self.tokens.load(passes[0])
+        self.stream.load_upto(1)
+        self.channels.load(self.up_vectors[0], self.up_vectors[1])
         blocks = len(self.up_blocks) + len(self.down_blocks)
         for number, tokens in enumerate(passes):
             use = number * blocks
@@ -46,6 +53,9 @@ class Core(nl.NKIObject):
             for block in self.up_blocks:
                 self.channels.project(operand, loaded, self.stream.use(use), block, tokens)
                 use += 1
+            if number == 0:
+                for block in self.down_blocks:
+                    self.rows.load(block)
             if number + 1 < len(passes):
                 loaded = self.tokens.load(passes[number + 1])
             for block in self.down_blocks:
@@ -129,24 +139,29 @@ def mlp(
         first=tiles[0].first,
     )
     tokens.gather_scales(tiles)
-    core = _core(tokens, (up, down), out.reshape((1, sizes.tokens, sizes.width)), plan, memory)
-    core.stream.passes = len(passes)
-    core.channels.load(up_scales, up_bias)
-    core.rows.load(down_scales, down_bias)
+    core = _core(tokens, (up, down), plan, len(passes))
+    core.up_vectors = (up_scales, up_bias)
+    core.rows = Rows(
+        out=out.reshape((1, sizes.tokens, sizes.width)),
+        memory=memory,
+        scales=down_scales,
+        bias=down_bias,
+    )
     core.run(passes)
     return out
 
 
-def _core(tokens: Tokens, weights: tuple[Any, Any], out: Any, plan: Plan, memory: Memory) -> Core:
+def _core(tokens: Tokens, weights: tuple[Any, Any], plan: Plan, passes: int) -> Core:
+    """All but what the vectors belong to."""
     sizes: MlpSizes = plan.sizes
     up, down = weights
     ups = blocks_of(up, words(sizes.hidden, sizes.packed), plan.choice.up_block)
     downs = blocks_of(down, words(sizes.inner, sizes.packed), plan.choice.down_block)
+    memory = tokens.memory
     return Core(
         tokens=tokens,
         channels=Channels(sizes=sizes, memory=memory),
-        rows=Rows(out=out, memory=memory),
         up_blocks=ups,
         down_blocks=downs,
-        stream=Stream(blocks=ups + downs, passes=1, slots=memory.weights, packed=sizes.packed),
+        stream=Stream(blocks=ups + downs, passes=passes, slots=memory.weights, packed=sizes.packed),
     )

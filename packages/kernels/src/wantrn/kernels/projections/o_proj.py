@@ -64,16 +64,19 @@ def o_proj(x: Any, weight: Any, plan: Plan, weight_scales: Any = None, bias: Any
     set_neutral(memory.neutral_scales())
     blocks = blocks_of(weight, words(sizes.depth, sizes.packed), plan.choice.down_block)
     stream = Stream(blocks=blocks, passes=len(passes), slots=memory.weights, packed=sizes.packed)
-    rows = Rows(out=out, memory=memory)
+    rows = Rows(out=out, memory=memory, scales=weight_scales, bias=bias)
     loaded = [load_heads(x, passes[0], sizes, memory)]
-    stream.use(0)
-    rows.load(weight_scales, bias)
+    stream.load_upto(1)
+    rows.load(blocks[0])
     for number, tokens in enumerate(passes):
-        if number + 1 < len(passes):
-            loaded.append(load_heads(x, passes[number + 1], sizes, memory))
         for index, block in enumerate(blocks):
+            # vectors are small and come before the weights of their block
+            if number == 0 and index + 1 < len(blocks):
+                rows.load(blocks[index + 1])
             weights = stream.use(number * len(blocks) + index)
             rows.project(loaded[number], weights, block, tokens)
+            if index == 0 and number + 1 < len(passes):
+                loaded.append(load_heads(x, passes[number + 1], sizes, memory))
     return out
 
 

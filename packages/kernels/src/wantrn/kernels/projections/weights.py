@@ -49,17 +49,21 @@ class Stream(nl.NKIObject):
     def use(self, number: int) -> Operand:
         """Use `number` of a block, counted over all passes: `[TILE, depth, width]`.
 
-        What is used next is loaded behind it, as far as slots are free: the uses before must have
-        been issued.
+        What is used next is loaded behind it if there is a slot: the uses before must have been
+        issued.
         """
+        self.load_upto(number + min(len(self.slots.tensors), 2))
         count = len(self.blocks)
-        uses = count if self.resident() else count * self.passes
-        while self.loaded < min(number + len(self.slots.tensors), uses):
-            self._load(self.loaded)
-            self.loaded += 1
         block = self.blocks[number % count]
         slot = number % count if self.resident() else number
         return Operand(words=block.words, data=as_words(self._shaped(slot, block), self.packed))
+
+    def load_upto(self, count: int) -> None:
+        """Load blocks, in the order of their use, up to number `count` of all uses."""
+        uses = len(self.blocks) * (1 if self.resident() else self.passes)
+        while self.loaded < min(count, uses):
+            self._load(self.loaded)
+            self.loaded += 1
 
     def _shaped(self, number: int, block: Block) -> Any:
         depth = -(-block.words // TILE)

@@ -1,0 +1,105 @@
+"""`o_proj` and `mlp` on tensors as `wantrn.kernels.ops` has them, by the simulator, in bf16."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import nkisim
+from nkisim.enums import NcVersion
+from nkisim.settings import Settings
+from wantrn.kernels.backend import Simulation
+from wantrn.kernels.projections.mlp import mlp
+from wantrn.kernels.projections.o_proj import o_proj
+from wantrn.kernels.projections.options import MlpSizes, OProjSizes
+from wantrn.kernels.projections.planner import (
+    best_mlp_plan,
+    best_o_proj_plan,
+    mlp_refusal,
+    o_proj_refusal,
+)
+
+
+def o_proj_refusal_of(x: Tensor, weight: Tensor, simulation: Simulation) -> str | None:
+    """Why the kernel does not run this, or None.
+
+    Args:
+        x: `[B, S, N, D]`.
+        weight: `[H, N * D]`.
+    """
+    sizes = _o_proj_sizes(x, weight, None)
+    return _wrong_dtype(x) or o_proj_refusal(sizes, simulation.lnc, _target(simulation))
+
+
+def o_proj_simulated(
+    x: Tensor, weight: Tensor, bias: Tensor | None, simulation: Simulation
+) -> Tensor:
+    """By the kernel in the simulator: `[B, S, H]`; `bias` `[H]` or None."""
+    sizes = _o_proj_sizes(x, weight, bias)
+    plan = best_o_proj_plan(sizes, simulation.lnc, _target(simulation))
+    run = nkisim.simulate(o_proj, target=simulation.target)[simulation.lnc]
+    heads = x.permute(0, 2, 3, 1).contiguous()
+    out: Tensor = run(heads, weight.T.contiguous(), plan, None, _row(bias))
+    return out
+
+
+def mlp_refusal_of(x: Tensor, up: Tensor, down: Tensor, simulation: Simulation) -> str | None:
+    """Why the kernel does not run this, or None.
+
+    Args:
+        x: `[B, S, H]`.
+        up: `[F, H]`; down: `[H_out, F]`.
+    """
+    sizes = _mlp_sizes(x, up, down, (None, None))
+    return _wrong_dtype(x) or mlp_refusal(sizes, simulation.lnc, _target(simulation))
+
+
+def mlp_simulated(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    biases: tuple[Tensor | None, Tensor | None],
+    simulation: Simulation,
+) -> Tensor:
+    """By the kernel in the simulator: `[B, S, H_out]`.
+
+    Args:
+        weights: `up` `[F, H]` and `down` `[H_out, F]`.
+        biases: `[F]` and `[H_out]`, or None.
+    """
+    sizes = _mlp_sizes(x, *weights, biases)
+    plan = best_mlp_plan(sizes, simulation.lnc, _target(simulation))
+    run = nkisim.simulate(mlp, target=simulation.target)[simulation.lnc]
+    up, down = (weight.T.contiguous() for weight in weights)
+    out: Tensor = run(x.contiguous(), up, down, plan, None, None, *(_row(b) for b in biases))
+    return out
+
+
+def _wrong_dtype(x: Tensor) -> str | None:
+    if x.dtype == torch.bfloat16:
+        return None
+    return f"x is {x.dtype}; the Tensor engine takes four times as long for it, so only bf16 runs"
+
+
+def _target(simulation: Simulation) -> NcVersion:
+    return Settings().changed(target=simulation.target).target
+
+
+def _row(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.reshape(1, -1).contiguous()
+
+
+def _bytes(bias: Tensor | None) -> int:
+    return 0 if bias is None else bias.dtype.itemsize
+
+
+def _o_proj_sizes(x: Tensor, weight: Tensor, bias: Tensor | None) -> OProjSizes:
+    batch, tokens, heads, d = x.shape
+    return OProjSizes(batch, tokens, heads * d, weight.shape[0], False, _bytes(bias))
+
+
+def _mlp_sizes(
+    x: Tensor, up: Tensor, down: Tensor, biases: tuple[Tensor | None, Tensor | None]
+) -> MlpSizes:
+    batch, tokens, hidden = x.shape
+    up_bytes, down_bytes = (_bytes(bias) for bias in biases)
+    return MlpSizes(batch * tokens, hidden, up.shape[0], down.shape[0], False, up_bytes, down_bytes)
