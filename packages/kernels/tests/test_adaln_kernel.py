@@ -85,7 +85,7 @@ def assert_packed(found: Tensor, y: Tensor, fp32: Tensor, limit: float) -> None:
     batch=st.integers(1, 3),
     groups=st.tuples(*[st.sampled_from(["none", "all", "one", "runs", "each"])] * 3),
     shared=st.booleans(),
-    tokens=st.sampled_from([1, 6, 96, 130, 132, 258]),
+    tokens=st.sampled_from([1, 6, 96, 128, 130, 256, 258]),
     hidden=st.sampled_from([4, 100, 512, 516, 1032, 2052]),
     dtype=st.sampled_from([BF16, FP32]),
     norm=st.sampled_from(["layer", "layer", "rms", "none"]),
@@ -199,6 +199,14 @@ def test_modulation_is_not_rounded_to_the_rows_dtype() -> None:
     values = x.double() * (1 + 2.0**-10) - 1
     found = launch(adaln_modulate, x, options, mul, add)
     assert_values(found, values, 2 * ROUNDOFF[FP32] * (values.abs() + 1))
+
+
+def test_rows_that_change_from_one_tile_to_the_next() -> None:
+    x = rows((2, 256, 64), 1, BF16)
+    mul, add = rows((2, 2, 64), 2), rows((2, 1, 64), 3)
+    options = Options()
+    found = launch(adaln_modulate, x, options, mul, add)
+    assert_values(found, *modulated(x, options, mul, add))
 
 
 @pytest.mark.parametrize("limit", [0.0, 448.0])
