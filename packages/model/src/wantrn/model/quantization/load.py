@@ -1,0 +1,160 @@
+"""From files to FP8 weights and the other parameters: every tensor, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wantrn.kernels.row_mx import ChannelWeight
+from wantrn.model.checkpoints import TensorStore
+from wantrn.model.checkpoints.key_maps import Shape, compare_shapes
+from wantrn.model.checkpoints.native import native_shapes
+from wantrn.model.checkpoints.source import PLAIN_DTYPES
+from wantrn.model.checkpoints.values import convert
+from wantrn.model.config import WanConfig
+from wantrn.model.errors import CheckpointError
+from wantrn.model.info import read_dit_config
+from wantrn.model.quantization.groups import QuantizationOptions, quantized_layers
+from wantrn.model.quantization.layer import has_nan
+from wantrn.model.quantization.manifest import MANIFEST, Manifest, read_manifest
+from wantrn.model.quantization.source import LayerSource
+from wantrn.model.quantization.state import (
+    QuantizedState,
+    check_widths,
+    codes_name,
+    layer_shapes,
+    scales_name,
+    weight_name,
+)
+
+
+def load_quantized(
+    folder: Path, parameter_dtype: Callable[[str], torch.dtype]
+) -> tuple[WanConfig, QuantizedState]:
+    """A transformer that ``wantrn quantize`` has written, with its configuration.
+
+    Names, shapes and dtypes are checked before any data is read; no tensor shares memory with a
+    file.
+
+    Args:
+        folder: with ``config.json``, ``quantization.json``, an index and its files.
+        parameter_dtype: the dtype of each parameter that is not FP8, by native name.
+
+    Raises:
+        CheckpointError: naming file and keys, if anything is missing, unexpected, misshaped, of
+            another dtype, not finite, or a scale that is not positive.
+        ValueError: ``parameter_dtype`` asks for what is not plain floating point.
+    """
+    manifest = read_manifest(folder)
+    config = read_dit_config(folder)
+    check_widths(config, manifest.options, folder)
+    store = TensorStore.open(folder)
+    layers = quantized_layers(config, manifest.options.groups)
+    shapes = native_shapes(config)
+    weights = {weight_name(layer): shapes.pop(weight_name(layer)) for layer in layers}
+    _check_headers(store, layers, weights, shapes)
+    _check_errors(folder, manifest, layers)
+    state = QuantizedState(
+        layers={layer: _read_layer(store, layer) for layer in layers},
+        parameters={name: _read_parameter(store, name, parameter_dtype(name)) for name in shapes},
+        errors=manifest.errors,
+    )
+    return config, state
+
+
+def quantize_store(
+    store: TensorStore,
+    config: WanConfig,
+    options: QuantizationOptions,
+    parameter_dtype: Callable[[str], torch.dtype],
+) -> QuantizedState:
+    """A checkpoint in any format, in FP8 in memory: what ``load_quantized`` would read, unwritten.
+
+    The codes of a ComfyUI FP8 file are kept as they are, with its scale for every channel.
+
+    Raises:
+        CheckpointError: naming file and keys; see ``LayerSource``.
+        ValueError: ``parameter_dtype`` asks for what is not plain floating point.
+    """
+    check_widths(config, options, store.source)
+    source = LayerSource.open(store, config)
+    made = {
+        layer: source.quantize(layer, options.limit)
+        for layer in quantized_layers(config, options.groups)
+    }
+    replaced = set(map(weight_name, made))
+
+    def parameters() -> Iterator[tuple[str, Tensor]]:
+        for name in source.parameters:
+            if name not in replaced:
+                dtype = _plain(name, parameter_dtype(name))
+                where = f"{store.source}: {name}"
+                # a copy, so that nothing of the mapped file is kept
+                yield name, convert(source.read(name).clone(), dtype, where)
+
+    return QuantizedState(
+        layers={layer: result.weight for layer, result in made.items()},
+        parameters=dict(parameters()),
+        errors={layer: result.error for layer, result in made.items()},
+    )
+
+
+def _check_headers(
+    store: TensorStore,
+    layers: tuple[str, ...],
+    weights: dict[str, Shape],
+    parameters: dict[str, Shape],
+) -> None:
+    quantized = {
+        name: spec
+        for layer in layers
+        for name, spec in layer_shapes(layer, weights[weight_name(layer)]).items()
+    }
+    expected = {**parameters, **{name: shape for name, (_, shape) in quantized.items()}}
+    compare_shapes(expected, store.shapes).check(store.source)
+    for name, (dtype, _) in quantized.items():
+        info = store.info(name)
+        if info.dtype != dtype:
+            raise CheckpointError(f"{info.file}: {name}: is {info.dtype}, expected {dtype}")
+    for name in parameters:
+        info = store.info(name)
+        if info.dtype not in PLAIN_DTYPES:
+            raise CheckpointError(
+                f"{info.file}: {name}: is {info.dtype}, expected plain floating point"
+            )
+
+
+def _check_errors(folder: Path, manifest: Manifest, layers: tuple[str, ...]) -> None:
+    """The manifest speaks of exactly the layers that there are."""
+    for layer in sorted(manifest.errors.keys() ^ set(layers)):
+        fault = "does not list" if layer in layers else "lists"
+        raise CheckpointError(f"{folder / MANIFEST}: {fault} {layer}")
+
+
+def _read_layer(store: TensorStore, layer: str) -> ChannelWeight:
+    codes, scales = store.read(codes_name(layer)).clone(), store.read(scales_name(layer)).clone()
+    if has_nan(codes):
+        raise CheckpointError(f"{_where(store, codes_name(layer))}: holds NaN")
+    if not bool((torch.isfinite(scales) & (scales > 0)).all()):
+        raise CheckpointError(
+            f"{_where(store, scales_name(layer))}: a scale is finite and positive, one here is not"
+        )
+    return ChannelWeight(codes, scales)
+
+
+def _read_parameter(store: TensorStore, name: str, dtype: torch.dtype) -> Tensor:
+    return convert(store.read(name).clone(), _plain(name, dtype), _where(store, name))
+
+
+def _plain(name: str, dtype: torch.dtype) -> torch.dtype:
+    if dtype not in PLAIN_DTYPES:
+        allowed = ", ".join(map(str, PLAIN_DTYPES))
+        raise ValueError(f"dtype of {name} is {dtype}; allowed are {allowed}")
+    return dtype
+
+
+def _where(store: TensorStore, name: str) -> str:
+    return f"{store.info(name).file}: {name}"
