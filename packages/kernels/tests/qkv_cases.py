@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nkisim import World
-from nkisim.settings import Rules
+from nkisim.settings import Rules, Settings
 from wantrn.kernels.qkv import (
     Options,
     Plan,
@@ -20,6 +22,7 @@ from wantrn.kernels.qkv import (
     qkv_reference,
 )
 from wantrn.kernels.qkv.options import sizes_of
+from wantrn.kernels.qkv.wan_calls import Call, arguments_of_call, sizes_of_call
 from wantrn.kernels.row_mx import ChannelWeight, quantize_rows
 
 # nothing is read that nothing wrote, and no two cores touch the same bytes
@@ -67,7 +70,7 @@ class Case:
     def run(self, lnc: int = 1, target: str = "gen4", plan: Plan | None = None) -> list[Tensor]:
         """What the kernel returns on each rank."""
         world = World(len(self.weights), lnc, target, rules=STRICT)
-        chosen = plan or best_plan(self.sizes(), lnc)
+        chosen = plan or best_plan(self.sizes(), lnc, Settings().changed(target=target).target)
         found: list[Tensor] = world.run(qkv_cte, self.arguments(chosen))
         return found
 
@@ -135,6 +138,14 @@ def random_case(
         gammas,
         angles,
     )
+
+
+def specs(
+    tokens: int, hidden: int, options: Options, packed: bool, rope: bool
+) -> tuple[Sizes, Callable[[Plan], tuple[Any, ...]]]:
+    """Sizes, and the arguments for a plan, without values."""
+    call = Call("", tokens, options, True, rope)
+    return sizes_of_call(call, hidden, packed), partial(arguments_of_call, call)
 
 
 def assert_within_a_rounding(found: list[Tensor], expected: list[Tensor]) -> None:

@@ -83,6 +83,14 @@ def test_heads_spread_over_ranks(
     assert_within_a_rounding(case.run(lnc), case.expected())
 
 
+@pytest.mark.parametrize("rope", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_bf16_on_the_older_generation(rope: bool, ranks: int) -> None:
+    groups = ((0, 1),) if ranks > 1 else ()
+    case = random_case((1, 200, 256), Options(9, 2, 128, 1e-6, True, groups), ranks=ranks)
+    assert_within_a_rounding(case.run(2, "gen3"), case.expected())
+
+
 # Against statements that know nothing of the kernel
 
 
@@ -186,4 +194,19 @@ def test_long_calls_of_several_blocks() -> None:
     case = random_case((2, 1171, 128), options, packed=True, rope=False)
     assert_within_a_rounding(case.run(lnc=2), case.expected())
     case = random_case((3, 700, 128), Options(2, 1, 16))
+    assert_within_a_rounding(case.run(lnc=2), case.expected())
+    case = random_case((1, 9450, 128), Options(1, 1, 32), packed=True)
+    assert_within_a_rounding(case.run(lnc=2), case.expected())
+
+
+@pytest.mark.parametrize(
+    ("options", "rope", "ranks"),
+    [
+        (Options(10, 10, replica_groups=((0, 1, 2, 3),)), True, 4),
+        (Options(20, 20, replica_groups=((0, 1),)), True, 2),
+        (Options(40, heads_first=True), False, 1),
+    ],
+)
+def test_widths_of_wan(options: Options, rope: bool, ranks: int) -> None:
+    case = random_case((1, 97, 5120), options, packed=True, rope=rope, ranks=ranks)
     assert_within_a_rounding(case.run(lnc=2), case.expected())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_qkv_cte_plans import specs
+from qkv_cases import specs
 
 from nkisim import World, lint
 from nkisim.enums import MemoryRegion
@@ -21,7 +21,7 @@ def issued(
     held: bool = True,
 ) -> tuple[Plan, list[Instruction]]:
     """The plan, and the instructions of the first core of the first rank."""
-    sizes, arguments = specs((1, tokens, 512), options, packed, rope)
+    sizes, arguments = specs(tokens, 512, options, packed, rope)
     plan = next(c.plan for c in candidates(sizes, lnc) if c.plan.choice.held == held)
     world = World(sizes.ranks, lnc, "trn3", numerics=False)
     _, trace = world.launch(qkv_cte, [arguments(plan)] * sizes.ranks, fits=False)

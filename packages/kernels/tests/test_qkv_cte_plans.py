@@ -8,79 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-from qkv_cases import Case, random_case
+from qkv_cases import STRICT, Case, random_case, specs
 
-from nkisim import TensorSpec, World
+from nkisim import World
 from nkisim.enums import MemoryRegion
 from nkisim.trace import CoreTrace
-from wantrn.kernels.qkv import Options, Plan, Sizes, best_plan, candidates, described, qkv_cte
+from wantrn.kernels.qkv import Options, Plan, best_plan, candidates, described, qkv_cte
 from wantrn.kernels.qkv.buffers import plan_of
 from wantrn.kernels.qkv.plan import Choice
 from wantrn.kernels.qkv.slabs import slabs_of, tiles_of
+from wantrn.kernels.qkv.streamed import degree_of, qkv_streamed, streamed_fits, weight_stays
+from wantrn.kernels.qkv.wan_calls import (
+    LNC,
+    WAN_CALLS,
+    profiled,
+    sizes_of_call,
+    weight_tile_loads,
+)
 
-# of a rank, two cores each; names of heads as in the sizes of Wan's A14B at 5120 channels
-SELF_480 = ((1, 4096, 5120), Options(10, 10, replica_groups=((0, 1, 2, 3),)))
-SELF_480_TP8 = ((1, 4096, 5120), Options(5, 5, replica_groups=(tuple(range(8)),)))
-CROSS_Q_480 = ((1, 1024, 5120), Options(40, heads_first=True))
-CROSS_Q_720 = ((1, 2364, 5120), Options(40, heads_first=True))
-CROSS_K = ((1, 512, 5120), Options(40, heads_first=True))
-
-
-def specs(
-    shape: tuple[int, int, int], options: Options, packed: bool, rope: bool
-) -> tuple[Sizes, Any]:
-    """Sizes, and the arguments for a plan, without values."""
-    batch, tokens, hidden = shape
-    q, kv = options.heads * options.head_dim, options.kv_heads * options.head_dim
-    width = q + 2 * kv
-    fp32, bf16, fp8 = "float32", "bfloat16", "float8_e4m3fn"
-    x = TensorSpec((batch, tokens, hidden + 4), fp8)
-    weight = TensorSpec((hidden // 4, width, 4), fp8)
-    if not packed:
-        x, weight = TensorSpec(shape, bf16), TensorSpec((hidden, width), bf16)
-    angles = TensorSpec((tokens, options.head_dim // 2), fp32) if rope else None
-    k_gamma = TensorSpec((1, kv), fp32) if kv else None
-    ranks = len(options.replica_groups[0]) if options.replica_groups else 1
-    sizes = Sizes(
-        batch * tokens, hidden, options.heads, options.kv_heads, options.head_dim, packed, 2, True,
-        rope, ranks, options.heads_first,
-    )  # fmt: skip
-
-    def arguments(plan: Plan) -> tuple[Any, ...]:
-        return (
-            x,
-            weight,
-            options,
-            plan,
-            TensorSpec((1, width), fp32) if packed else None,
-            TensorSpec((1, width), bf16),
-            TensorSpec((1, q), fp32),
-            k_gamma,
-            angles,
-            angles,
-        )
-
-    return sizes, arguments
-
-
-def traced(
-    shape: tuple[int, int, int], options: Options, rope: bool
-) -> tuple[Plan, list[CoreTrace]]:
-    """The best plan of packed operands, and what both cores of the first rank do with it."""
-    sizes, arguments = specs(shape, options, True, rope)
-    plan = best_plan(sizes, 2)
-    world = World(sizes.ranks, 2, "trn3", numerics=False)
-    _, trace = world.launch(qkv_cte, [arguments(plan)] * sizes.ranks, fits=False)
-    return plan, list(trace.cores[:2])
-
-
-def weight_bytes(core: CoreTrace) -> int:
-    """Bytes that a core reads of the weight."""
-    return sum(
-        instruction.reads[0].bytes
-        for instruction in core.instructions
-        if instruction.op == "dma_copy" and instruction.reads[0].place.name == "weight"
-    )
+CALLS = {call.name: call for call in WAN_CALLS}
 
 
 # Bits
@@ -130,7 +76,7 @@ def test_buffers_are_those_of_the_plan(
 ) -> None:
     groups = (tuple(range(ranks)),) if ranks > 1 else ()
     options = Options(*heads, 128, replica_groups=groups, heads_first=ranks == 1)
-    sizes, arguments = specs((1, 700, 512), options, packed, rope)
+    sizes, arguments = specs(700, 512, options, packed, rope)
     found = candidates(sizes)
     for candidate in found[:: max(len(found) // 6, 1)]:
         plan = candidate.plan
@@ -174,7 +120,7 @@ def _groups_of(core: CoreTrace, plan: Plan) -> Any:
 
 
 def test_no_two_live_buffers_share_a_byte() -> None:
-    sizes, _ = specs(*SELF_480, True, True)
+    sizes = sizes_of_call(CALLS["self_480p_tp4_cp8"])
     for candidate in candidates(sizes, 2):
         buffers = candidate.plan.buffers
         assert candidate.plan.sbuf_bytes() <= candidate.plan.sbuf_limit
@@ -184,7 +130,7 @@ def test_no_two_live_buffers_share_a_byte() -> None:
 
 
 def test_a_plan_that_does_not_fit_cannot_be_made() -> None:
-    sizes, _ = specs(*SELF_480, True, True)
+    sizes = sizes_of_call(CALLS["self_480p_tp4_cp8"])
     plan = best_plan(sizes, 2)
     with pytest.raises(ValueError, match=r"take \d+ bytes of each partition; SBUF has 200000"):
         dataclasses.replace(plan, sbuf_limit=200_000)
@@ -197,26 +143,24 @@ def test_a_plan_that_does_not_fit_cannot_be_made() -> None:
 # The weight is loaded once
 
 
-@pytest.mark.parametrize(
-    ("call", "rope"),
-    [(SELF_480, True), (SELF_480_TP8, True), (CROSS_Q_480, False), (CROSS_K, False)],
-)
-def test_each_tile_of_the_weight_is_loaded_once(call: Any, rope: bool) -> None:
-    plan, cores = traced(call[0], call[1], rope)
-    for core in cores:
-        assert weight_bytes(core) == 5120 * plan.sizes.width()
+@pytest.mark.parametrize("name", ["self_480p_tp4_cp8", "cross_q_480p", "cross_k"])
+def test_each_tile_of_the_weight_is_loaded_once(name: str) -> None:
+    call = CALLS[name]
+    plan = best_plan(sizes_of_call(call), LNC)
+    assert weight_tile_loads(profiled(call, plan), plan.sizes) == 10
 
 
-@pytest.mark.parametrize("call", [SELF_480, CROSS_Q_720])
-def test_bf16_weights_are_loaded_once_too(call: Any) -> None:
-    (shape, options) = call
-    sizes, _ = specs(shape, options, False, True)
-    for candidate in candidates(sizes, 2):
-        assert candidate.price.weight_loads == 5120 / 128
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_no_plan_loads_a_tile_twice(name: str, packed: bool) -> None:
+    sizes = sizes_of_call(CALLS[name], packed=packed)
+    found = candidates(sizes, LNC)
+    assert found
+    assert {c.price.weight_loads for c in found} == {10 if packed else 40}
 
 
 def test_the_choice_can_be_read() -> None:
-    sizes, _ = specs(*SELF_480, True, True)
+    sizes = sizes_of_call(CALLS["self_480p_tp4_cp8"])
     text = described(candidates(sizes, 2), 2)
     assert "10 weight tiles" in text and "wait in" in text and "weights" in text
 
@@ -236,3 +180,28 @@ def test_every_token_is_in_one_tile(stride: int, cores: int) -> None:
                 assert len(found) == tile.rows <= 128
                 seen += found
         assert sorted(seen) == list(range(tokens))
+
+
+# The schedule that it is compared with
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_the_streamed_schedule_gives_the_same_bits(ranks: int, lnc: int) -> None:
+    groups = (tuple(range(ranks)),) if ranks > 1 else ()
+    for heads, bias in (((9, 9), torch.bfloat16), ((3, 2), None)):
+        options = Options(*heads, 128, replica_groups=groups)
+        case = random_case((1, 331, 640), options, packed=True, bias=bias, ranks=ranks)
+        assert streamed_fits(case.sizes())
+        plan = best_plan(case.sizes(), lnc)
+        expected = case.run(lnc, plan=plan)
+        world = World(ranks, lnc, "trn3", rules=STRICT)
+        for a, b in zip(world.run(qkv_streamed, case.arguments(plan)), expected, strict=True):
+            assert a.view(torch.int16).equal(b.view(torch.int16))
+
+
+def test_when_the_streamed_schedule_streams() -> None:
+    """As derived from the library's formulas: not with four ranks, and kept with eight."""
+    four, eight = (sizes_of_call(call) for call in (WAN_CALLS[0], WAN_CALLS[3]))
+    assert degree_of(four) == 1 and not weight_stays(four)
+    assert degree_of(eight) == 2 and weight_stays(eight)

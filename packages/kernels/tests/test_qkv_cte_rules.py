@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import nkisim
-from wantrn.kernels.qkv import Options, best_plan, qkv_cte
+from nkisim.enums import NcVersion
+from wantrn.kernels.qkv import Options, best_plan, qkv_cte, refusal
 from wantrn.kernels.qkv.options import Sizes
 
 BF16, FP32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -123,6 +126,25 @@ def test_an_odd_head_cannot_be_rotated() -> None:
     }
     with pytest.raises(AssertionError, match="head_dim is 15; with a rotation it must be even"):
         call(Options(2, 1, 15), **changed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "target", "text"),
+    [
+        (PACKED, NcVersion.gen4, None),
+        (SIZES, NcVersion.gen3, None),
+        (PACKED, NcVersion.gen3, "the target is gen3; packed rows need gen4 or later"),
+        (SIZES, NcVersion.gen2, "the target is gen2; bf16 need gen3 or later"),
+        (replace(SIZES, hidden=96), NcVersion.gen4, "H is 96; it must be a multiple of 128"),
+        (replace(SIZES, head_dim=15), NcVersion.gen4, "head_dim is 15; with a rotation"),
+        (replace(SIZES, hidden=1 << 17), NcVersion.gen4, "no plan for .* fits into SBUF of gen4"),
+    ],
+)
+def test_refusals(sizes: Sizes, target: NcVersion, text: str | None) -> None:
+    options = Options(sizes.heads, sizes.kv_heads, sizes.head_dim)
+    found = refusal(sizes, options, target)
+    assert found is None if text is None else re.match(text, found or "")
+    assert "head_dim is 200" in (refusal(sizes, Options(2, 1, 200)) or "")
 
 
 def test_a_plan_for_other_cores_is_refused() -> None:

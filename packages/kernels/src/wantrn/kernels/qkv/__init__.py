@@ -1,5 +1,6 @@
 """`qkv_cte`: fused Q|K|V projection, norm over all heads and rotation, in NKI."""
 
+from wantrn.kernels.qkv.capability import refusal
 from wantrn.kernels.qkv.kernel import qkv_cte
 from wantrn.kernels.qkv.options import Options, Sizes
 from wantrn.kernels.qkv.plan import Plan
@@ -16,4 +17,5 @@ __all__ = [
     "projected_reference",
     "qkv_cte",
     "qkv_reference",
+    "refusal",
 ]

@@ -29,9 +29,7 @@ from wantrn.kernels.qkv.rules import (
 from wantrn.kernels.qkv.slabs import TILE, TokenTile, slabs_of, tile_count, tiles_of
 from wantrn.kernels.qkv.store import Output, later_heads
 from wantrn.kernels.qkv.sums import Sums
-
-# the value of a block scale that stands for 1; see `wantrn.kernels.row_mx`
-NEUTRAL_SCALE = 127
+from wantrn.kernels.row_mx import NEUTRAL_SCALE
 
 
 class Core(nl.NKIObject):
@@ -208,20 +206,19 @@ def qkv_cte(
     Raises:
         AssertionError: a rule of `wantrn.kernels.qkv.rules` is broken, or the plan is for others.
     """
-    problem = broken_by_options(options) or broken_by_operands(x, weight, options)
-    assert problem == None, problem
-    sizes = sizes_of(x, options, bias, q_gamma != None, cos != None)
-    for problem in (
-        broken_by_vectors(sizes, weight_scales, bias, q_gamma, k_gamma),
-        broken_by_angles(sizes, x.shape[1], cos, sin),
-    ):
-        assert problem == None, problem
-    core, cores = nl.program_id(), nl.num_programs()
-    tiles = tiles_of(sizes.tokens, core, cores, plan.choice.stride)
-    needed = tile_count(sizes.tokens, cores)
-    assert plan.sizes == sizes, f"the plan is for {plan.sizes}; the call has {sizes}"
-    assert plan.tiles == needed, f"the plan is for {plan.tiles} tiles; the call has {needed}"
-    out = _result(x, sizes)
+    inputs = Inputs(
+        x=x,
+        weight=weight,
+        weight_scales=weight_scales,
+        bias=bias,
+        q_gamma=q_gamma,
+        k_gamma=k_gamma,
+        cos=cos,
+        sin=sin,
+    )
+    sizes = checked_sizes(inputs, options, plan)
+    out = result_of(x, sizes)
+    tiles = tiles_of(sizes.tokens, nl.program_id(), nl.num_programs(), plan.choice.stride)
     if tiles:
         memory = allocate(
             plan,
@@ -230,17 +227,7 @@ def qkv_cte(
             nl.float32 if bias == None else bias.dtype,
         )
         Core(
-            inputs=Inputs(
-                x=x.flatten_dims(0, 1),
-                weight=weight,
-                positions=x.shape[1],
-                weight_scales=weight_scales,
-                bias=bias,
-                q_gamma=q_gamma,
-                k_gamma=k_gamma,
-                cos=cos,
-                sin=sin,
-            ),
+            inputs=inputs,
             plan=plan,
             memory=memory,
             sums=Sums(plan=plan, options=options, memory=memory),
@@ -251,7 +238,25 @@ def qkv_cte(
     return out
 
 
-def _result(x: Any, sizes: Sizes) -> Any:
+def checked_sizes(inputs: Inputs, options: Options, plan: Plan) -> Sizes:
+    """The sizes of a call that keeps all rules."""
+    x, bias = inputs.x, inputs.bias
+    problem = broken_by_options(options) or broken_by_operands(x, inputs.weight, options)
+    assert problem == None, problem
+    sizes = sizes_of(x, options, bias, inputs.q_gamma != None, inputs.cos != None)
+    for problem in (
+        broken_by_vectors(sizes, inputs.weight_scales, bias, inputs.q_gamma, inputs.k_gamma),
+        broken_by_angles(sizes, x.shape[1], inputs.cos, inputs.sin),
+    ):
+        assert problem == None, problem
+    needed = tile_count(sizes.tokens, nl.num_programs())
+    assert plan.sizes == sizes, f"the plan is for {plan.sizes}; the call has {sizes}"
+    assert plan.tiles == needed, f"the plan is for {plan.tiles} tiles; the call has {needed}"
+    return sizes
+
+
+def result_of(x: Any, sizes: Sizes) -> Any:
+    """The tensor of the result."""
     batch, tokens, d = x.shape[0], x.shape[1], sizes.head_dim
     shape = [batch, tokens, sizes.width()]
     if sizes.heads_first:

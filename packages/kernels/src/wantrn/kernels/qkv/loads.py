@@ -6,9 +6,10 @@ from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.qkv.memory import Memory
-from wantrn.kernels.qkv.options import SCALE_BYTES, Sizes
+from wantrn.kernels.qkv.options import Sizes
 from wantrn.kernels.qkv.plan import Plan
 from wantrn.kernels.qkv.slabs import TILE, Slab, TokenTile
+from wantrn.kernels.row_mx import SCALE_BYTES
 
 
 class Group(nl.NKIObject):
@@ -34,11 +35,10 @@ class Group(nl.NKIObject):
 
 
 class Inputs(nl.NKIObject):
-    """The tensors of a call in HBM; see `qkv_cte`. `x` is `[B * S, row]`."""
+    """The tensors of a call in HBM; see `qkv_cte`."""
 
     x: Any
     weight: Any
-    positions: int
     weight_scales: Any = None
     bias: Any = None
     q_gamma: Any = None
@@ -105,7 +105,7 @@ def load_tokens(number: int, tile: TokenTile, inputs: Inputs, plan: Plan, memory
     """
     sizes = plan.sizes
     words, size = sizes.words(), sizes.word_bytes()
-    rows = inputs.x[tile.tokens(), :]
+    rows = inputs.x.flatten_dims(0, 1)[tile.tokens(), :]
     if sizes.packed:
         rows = rows.view(nl.float32)
     dst = token_slot(number, plan, memory)
@@ -142,10 +142,10 @@ def load_angles(tile: TokenTile, inputs: Inputs, sizes: Sizes, memory: Memory) -
     """
     half = sizes.head_dim // 2
     dst = memory.angles.take().reshape_dim(1, (2, half))
-    done, stride = 0, tile.block.stride
+    done, stride, positions = 0, tile.block.stride, inputs.x.shape[1]
     while done < tile.rows:
-        position = (tile.block.first + tile.index + done * stride) % inputs.positions
-        count = min(tile.rows - done, -(-(inputs.positions - position) // stride))
+        position = (tile.block.first + tile.index + done * stride) % positions
+        count = min(tile.rows - done, -(-(positions - position) // stride))
         places = slice(position, position + (count - 1) * stride + 1, stride)
         for index, table in enumerate((inputs.cos, inputs.sin)):
             nisa.dma_copy(dst[done : done + count, index, :], table[places, :])

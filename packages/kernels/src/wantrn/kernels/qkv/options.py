@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wantrn.kernels.nki import nl
-
-# rows of a packed token end with an fp32 scale; see `wantrn.kernels.row_mx`
-SCALE_BYTES = 4
+from wantrn.kernels.row_mx import SCALE_BYTES
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,25 @@ def multiply(
             stationary = left[partitions, depth, 0:even]
             for lo, hi in slab.pieces():
                 moving = weights[partitions, depth, at + lo : at + hi]
-                dst = psum[0:even, lo:hi]
-                if sizes.packed:
-                    neutral = memory.neutral.at(0)[partitions, :]
-                    nisa.nc_matmul_mx(
-                        dst,
-                        stationary=stationary,
-                        moving=moving,
-                        stationary_scale=neutral[:, 0:even],
-                        moving_scale=neutral[:, 0 : hi - lo],
-                        accumulate=started,
-                    )
-                else:
-                    nisa.nc_matmul(dst, stationary, moving, accumulate=started)
+                neutral = memory.neutral.at(0)[partitions, :] if sizes.packed else None
+                product(psum[0:even, lo:hi], stationary, moving, neutral, started)
             started = True
+
+
+def product(dst: Any, stationary: Any, moving: Any, neutral: Any, accumulate: bool) -> None:
+    """One matmul of bf16, or of FP8 with block scales of one: `neutral`, `[K, 512]` or None."""
+    if neutral == None:
+        nisa.nc_matmul(dst, stationary, moving, accumulate=accumulate)
+        return
+    rows, columns = dst.shape
+    nisa.nc_matmul_mx(
+        dst,
+        stationary=stationary,
+        moving=moving,
+        stationary_scale=neutral[:, 0:rows],
+        moving_scale=neutral[:, 0:columns],
+        accumulate=accumulate,
+    )
 
 
 def evict(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wantrn.kernels.qkv.options import SCALE_BYTES, Options, Sizes
+from wantrn.kernels.qkv.options import Options, Sizes
 from wantrn.kernels.qkv.slabs import TILE
+from wantrn.kernels.row_mx import SCALE_BYTES
 
 MAX_HEAD_DIM = 128
 
