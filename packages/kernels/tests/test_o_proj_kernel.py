@@ -198,8 +198,11 @@ def test_the_plan_is_what_is_used_and_weights_are_loaded_once(packed: bool, toke
 
 
 def test_a_plan_that_does_not_fit_cannot_be_made() -> None:
+    plan = best_o_proj_plan(SIZES)
     with pytest.raises(ValueError, match="SBUF has 10"):
-        replace(best_o_proj_plan(SIZES), sbuf_limit=10)
+        replace(plan, sbuf_limit=10)
+    with pytest.raises(ValueError, match="weight_slots is 9"):
+        replace(plan, choice=replace(plan.choice, weight_slots=9))
 
 
 def test_the_compilers_front_ends_take_it() -> None:

@@ -37,7 +37,7 @@ class Choice(nl.NKIObject):
         pass_tiles: tiles of tokens of a pass, at most
         up_block: columns of a block of the first weight of `mlp`; 0 for `o_proj`
         down_block: columns of a block of the weight that gives the result
-        weight_slots: blocks in SBUF at once; as many as there are: each is loaded once
+        weight_slots: blocks in SBUF at once, at most as many as there are: then each is loaded once
     """
 
     pass_tiles: int
@@ -57,7 +57,7 @@ class Plan(nl.NKIObject):
         sbuf_limit: bytes of a partition that there are
 
     Raises:
-        ValueError: the buffers do not fit.
+        ValueError: the buffers do not fit, or there are more slots than blocks.
     """
 
     sizes: Any
@@ -66,6 +66,11 @@ class Plan(nl.NKIObject):
     sbuf_limit: int
 
     def __post_init__(self) -> None:
+        blocks = block_count(self.sizes, self.choice)
+        if self.choice.weight_slots > blocks:
+            raise ValueError(
+                f"weight_slots is {self.choice.weight_slots}; there are {blocks} blocks"
+            )
         if end_of(self.buffers) > self.sbuf_limit:
             raise ValueError(
                 f"the buffers take {end_of(self.buffers)} bytes of each partition; SBUF has "

@@ -73,28 +73,27 @@ def best_mlp_plan(sizes: MlpSizes, lnc: int = 1, target: NcVersion = NcVersion.g
 def o_proj_candidates(sizes: OProjSizes, lnc: int, target: NcVersion) -> list[Candidate]:
     """All plans of `o_proj` that fit, the cheapest first; arguments as of `best_o_proj_plan`."""
     weights = [(sizes.depth, sizes.width)]
-    found = []
+    found: list[Choice] = []
     for pass_tiles, width in itertools.product(PASS_TILES, WIDTHS):
-        for resident in (True, False):
-            found.append(_choice(sizes, pass_tiles, 0, width, resident))
+        found += _choices(sizes, pass_tiles, 0, width)
     return _priced(sizes, weights, (sizes.batch, sizes.tokens), found, o_proj_plan, lnc, target)
 
 
 def mlp_candidates(sizes: MlpSizes, lnc: int, target: NcVersion) -> list[Candidate]:
     """All plans of `mlp` that fit, the cheapest first; arguments as of `best_mlp_plan`."""
     weights = [(sizes.hidden, sizes.inner), (sizes.inner, sizes.width)]
-    found = []
+    found: list[Choice] = []
     # four interleaved tiles of channels make one of MX
     up_widths = [width for width in WIDTHS if width % (4 * TILE) == 0 or not sizes.packed]
     for pass_tiles, up, down in itertools.product(PASS_TILES, up_widths, WIDTHS):
-        for resident in (True, False):
-            found.append(_choice(sizes, pass_tiles, up, down, resident))
+        found += _choices(sizes, pass_tiles, up, down)
     return _priced(sizes, weights, (1, sizes.tokens), found, mlp_plan, lnc, target)
 
 
-def _choice(sizes: Any, pass_tiles: int, up: int, down: int, resident: bool) -> Choice:
-    choice = Choice(pass_tiles, up, down, 2)
-    return Choice(pass_tiles, up, down, block_count(sizes, choice)) if resident else choice
+def _choices(sizes: Any, pass_tiles: int, up: int, down: int) -> list[Choice]:
+    """All blocks in SBUF, or two in turns."""
+    count = block_count(sizes, Choice(pass_tiles, up, down, 1))
+    return [Choice(pass_tiles, up, down, slots) for slots in (count, 2) if slots <= count]
 
 
 def _unfit(sizes: Any, found: list[Candidate], target: NcVersion) -> str | None:
@@ -122,7 +121,7 @@ def _priced(
         except ValueError:
             continue
         passes = len(passes_of(tiles, choice.pass_tiles, sizes.packed))
-        loads = 1 if choice.weight_slots >= block_count(sizes, choice) else passes
+        loads = 1 if choice.weight_slots == block_count(sizes, choice) else passes
         found.append(price_of(plan, weights, len(tiles), loads, machine))
     if not found:
         return []

@@ -44,7 +44,7 @@ class Stream(nl.NKIObject):
 
     def resident(self) -> bool:
         """Whether all blocks stay."""
-        return len(self.slots.tensors) >= len(self.blocks)
+        return len(self.slots.tensors) == len(self.blocks)
 
     def use(self, number: int) -> Operand:
         """Use `number` of a block, counted over all passes: `[TILE, depth, width]`.
@@ -53,10 +53,8 @@ class Stream(nl.NKIObject):
         issued.
         """
         self.load_upto(number + min(len(self.slots.tensors), 2))
-        count = len(self.blocks)
-        block = self.blocks[number % count]
-        slot = number % count if self.resident() else number
-        return Operand(words=block.words, data=as_words(self._shaped(slot, block), self.packed))
+        block = self.blocks[number % len(self.blocks)]
+        return Operand(words=block.words, data=as_words(self._shaped(number, block), self.packed))
 
     def load_upto(self, count: int) -> None:
         """Load blocks, in the order of their use, up to number `count` of all uses."""
