@@ -34,9 +34,10 @@ def refusal(
         return f"itemsize is {sizes.itemsize}; it does not go with {dtype}"
     if target < NcVersion.gen3:
         return f"the target is {target.name}; it must be gen3 or later"
-    found = broken_by_target(options, target >= NcVersion.gen4)
+    gen4 = target >= NcVersion.gen4
+    found = broken_by_target(options, gen4)
     if found is not None:
         return found
-    if best_plan(sizes, options, machine.of(target).sbuf_bytes_per_partition) is None:
+    if best_plan(sizes, options, machine.of(target).sbuf_bytes_per_partition, gen4) is None:
         return f"the buffers for {sizes} do not fit into SBUF of {target.name}"
     return None

@@ -173,10 +173,11 @@ def _launched(x: Any, options: Options, further: tuple[Any, Any, Any, Any]) -> A
     for problem in (broken_by_sizes(sizes), broken_by_options(options, sizes)):
         assert problem == None, problem
     # Trainium2 has another format of FP8, with a smaller range
-    fp8 = nl.float8_e4m3fn if nisa.get_nc_version() >= nisa.nc_version.gen4 else nl.float8_e4m3
-    problem = broken_by_target(options, nisa.get_nc_version() >= nisa.nc_version.gen4)
+    gen4 = nisa.get_nc_version() >= nisa.nc_version.gen4
+    fp8 = nl.float8_e4m3fn if gen4 else nl.float8_e4m3
+    problem = broken_by_target(options, gen4)
     assert problem == None, problem
-    plan = best_plan(sizes, options, nl.tile_size.sbuf_fmax_bytes)
+    plan = best_plan(sizes, options, nl.tile_size.sbuf_fmax_bytes, gen4)
     assert plan != None, "the buffers do not fit into SBUF"
     stream = None
     if residual != None:

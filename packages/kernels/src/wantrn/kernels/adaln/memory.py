@@ -22,18 +22,33 @@ class Banks(nl.NKIObject):
     Attributes:
         first: the banks that they begin with
         taken: how many have been
-        chunks: how many there have been of the kind, on both engines
     """
 
     first: tuple[int, ...]
     taken: int = 0
-    chunks: int = 0
 
     def take(self) -> Any:
         """The next one; what it held is gone."""
         bank = self.first[self.taken % len(self.first)]
         self.taken += 1
         return nl.ndarray((TILE, CHUNK), nl.float32, buffer=nl.psum, address=(0, bank * BANK_BYTES))
+
+
+class Turns(nl.NKIObject):
+    """Chunks that are dealt out to one of two engines, evenly spread.
+
+    Attributes:
+        share: of the first engine
+        count: chunks so far
+    """
+
+    share: float
+    count: int = 0
+
+    def next(self) -> bool:
+        """Whether the next chunk is the first engine's."""
+        self.count += 1
+        return int(self.count * self.share) > int((self.count - 1) * self.share)
 
 
 class Memory(nl.NKIObject):
@@ -45,11 +60,11 @@ class Memory(nl.NKIObject):
         work: fp32 chunks of GpSimd
         statistics: of bn_stats; columns: see `wantrn.kernels.adaln.norm`
         values: fp32 rows that are to be quantized
-        magnitudes, largest: of a chunk, and the largest of each
+        magnitudes, largest: of a chunk, a slot for each engine; and the largest of each
         packed: FP8 rows with their scales
         gate, mul, add: fp32
         lifts, products: chunks in PSUM, of the sum and of the modulation
-        gpsimd_share: of the plan
+        summed, modulated: whether GpSimd has a chunk; searched: whether Vector has
     """
 
     x: Slots
@@ -66,18 +81,14 @@ class Memory(nl.NKIObject):
     add: Any
     lifts: Banks
     products: Banks
-    gpsimd_share: float
+    summed: Turns
+    modulated: Turns
+    searched: Turns
 
     def place(self, banks: Banks, by_gpsimd: bool, rows: int, width: int) -> Any:
         """fp32 `[rows, width]` where the engine that computes a chunk reaches it."""
         slot = self.work.take() if by_gpsimd else banks.take()
         return slot[0:rows, 0:width]
-
-    def by_gpsimd(self, banks: Banks) -> bool:
-        """Whether GpSimd computes the next chunk of a kind, and not Vector."""
-        banks.chunks += 1
-        share = self.gpsimd_share
-        return int(banks.chunks * share) > int((banks.chunks - 1) * share)
 
 
 def allocate(plan: Plan, dtype: Any, code_dtype: Any) -> Memory:
@@ -98,5 +109,7 @@ def allocate(plan: Plan, dtype: Any, code_dtype: Any) -> Memory:
         add=slots_of(found, "add", nl.float32, 4),
         lifts=Banks(first=LIFT_BANKS),
         products=Banks(first=PRODUCT_BANKS),
-        gpsimd_share=plan.gpsimd_share,
+        summed=Turns(share=plan.shares.gpsimd),
+        modulated=Turns(share=plan.shares.gpsimd),
+        searched=Turns(share=plan.shares.magnitudes),
     )

@@ -28,14 +28,27 @@ PRODUCT_BANKS = (4, 6)
 
 
 @dataclass(frozen=True)
+class Shares(nl.NKIObject):
+    """Which part of the chunks an engine computes.
+
+    Attributes:
+        gpsimd: GpSimd of the sums and the modulation, where Vector computes the rest
+        magnitudes: Vector of the search for the largest magnitudes, where Scalar has the rest
+    """
+
+    gpsimd: float
+    magnitudes: float
+
+
+@dataclass(frozen=True)
 class Plan(nl.NKIObject):
     """The buffers of a core. One that does not fit cannot be made.
 
     Attributes:
         sizes, options: of the call
+        shares: how work is dealt out
         row_slots: tiles that are loaded, computed and stored at once
         modulation_slots: rows of each modulation that are held, spread over all partitions
-        gpsimd_share: see `gpsimd_share`
         buffers: all of SBUF that the kernel uses
         sbuf_limit: bytes of a partition that there are
 
@@ -45,9 +58,9 @@ class Plan(nl.NKIObject):
 
     sizes: Sizes
     options: Options
+    shares: Shares
     row_slots: int
     modulation_slots: int
-    gpsimd_share: float
     buffers: tuple[Buffer, ...]
     sbuf_limit: int
 
@@ -64,37 +77,54 @@ def chunks_of(hidden: int) -> list[tuple[int, int]]:
     return [(at, min(at + CHUNK, hidden)) for at in range(0, hidden, CHUNK)]
 
 
-def gpsimd_share(sizes: Sizes, options: Options) -> float:
-    """Which part of the chunks GpSimd computes, so that Vector and GpSimd are equally busy.
+def shares_of(sizes: Sizes, options: Options, gen4: bool) -> Shares:
+    """How the passes over a row are dealt out, so that engines are about equally busy.
 
-    A pass over a chunk takes GpSimd twice as long. Of chunks there are `steps` passes, and over all
-    columns Vector has `fixed` more, for statistics and for the largest magnitudes::
+    Of chunks there are `steps` passes, which take GpSimd twice as long as Vector; over all columns
+    Vector has one for the statistics. With the share `g` of GpSimd, and the share `m` of Vector in
+    the search for the largest magnitudes::
 
-        fixed + steps * (1 - share) = 2 * steps * share
+        statistics + m + steps * (1 - g) = 2 * steps * g
+
+    The Scalar engine, which from gen4 on takes the rest of that search, has one pass for the norm,
+    one for the codes, and one for what Vector multiplies by the gate, about half; `m` makes it as
+    busy as the others.
     """
     steps = (1 if sizes.residual else 0) + len(sizes.modulations())
-    fixed = (1 if options.norm != "none" else 0) + (1 if options.limit else 0)
-    return min((fixed + steps) / (3 * steps), 1.0) if steps else 0.0
+    statistics = 1 if options.norm != "none" else 0
+    magnitudes = 1.0 if options.limit else 0.0
+    if options.limit and gen4:
+        scalar = 2.0 + (0 if keeps_rows(sizes, options) else 1) + (0.5 if sizes.gate else 0.0)
+        # of what Vector does, it keeps a share where GpSimd takes part
+        kept = 2 / 3 if steps else 1.0
+        magnitudes = (scalar - kept * (statistics + steps)) / (1 + kept)
+        magnitudes = min(max(magnitudes, 0.0), 1.0)
+    gpsimd = (statistics + magnitudes + steps) / (3 * steps) if steps else 0.0
+    return Shares(min(gpsimd, 1.0), magnitudes)
 
 
-def best_plan(sizes: Sizes, options: Options, sbuf_limit: int) -> Any:
+def best_plan(sizes: Sizes, options: Options, sbuf_limit: int, gen4: bool) -> Any:
     """The plan that overlaps most of those that fit, or None.
 
     Rows are held longer than anything else, so that more of them come first.
+
+    Args:
+        sbuf_limit: bytes of a partition that there are.
+        gen4: the chip is of that generation or later.
     """
     varying = max([rows[0] * rows[1] for _, rows in sizes.modulations()] + [1]) > 1
+    shares = shares_of(sizes, options, gen4)
     for row_slots, modulation_slots in ((3, 2), (3, 1), (2, 2), (2, 1), (1, 1)):
         if modulation_slots == 2 and not varying:
             continue
-        buffers = _buffers(sizes, options, row_slots, modulation_slots)
+        buffers = _buffers(sizes, options, shares, row_slots, modulation_slots)
         if end_of(buffers) <= sbuf_limit:
-            share = gpsimd_share(sizes, options)
-            return Plan(sizes, options, row_slots, modulation_slots, share, buffers, sbuf_limit)
+            return Plan(sizes, options, shares, row_slots, modulation_slots, buffers, sbuf_limit)
     return None
 
 
 def _buffers(
-    sizes: Sizes, options: Options, row_slots: int, modulation_slots: int
+    sizes: Sizes, options: Options, shares: Shares, row_slots: int, modulation_slots: int
 ) -> tuple[Buffer, ...]:
     hidden = sizes.hidden
     row = hidden * sizes.itemsize
@@ -106,11 +136,11 @@ def _buffers(
     wanted = [
         ("x", row, row_slots),
         ("residual", row, row_slots if sizes.residual else 0),
-        ("work", 4 * min(CHUNK, hidden), 2 if gpsimd_share(sizes, options) else 0),
+        ("work", 4 * min(CHUNK, hidden), 2 if shares.gpsimd else 0),
         ("statistics", 4 * 6 * -(-hidden // BANK), side_slots if normalises else 0),
         ("columns", 4 * COLUMNS, side_slots),
         ("values", 4 * hidden, side_slots if computed else 0),
-        ("magnitudes", 2 * min(CHUNK, hidden), 1 if quantizes else 0),
+        ("magnitudes", 2 * min(CHUNK, hidden), 2 if quantizes else 0),
         ("largest", 4 * chunks, side_slots if quantizes else 0),
         ("packed", hidden + SCALE_BYTES, side_slots if quantizes else 0),
     ]

@@ -27,7 +27,7 @@ def add_gated(x: Any, stream: Any, gate: Any, memory: Memory) -> None:
         gate: SBUF fp32 `[rows, H]`, or None for one.
     """
     for lo, hi in chunks_of(x.shape[1]):
-        by_gpsimd = memory.by_gpsimd(memory.lifts)
+        by_gpsimd = memory.summed.next()
         part = stream[:, lo:hi]
         product = x[:, lo:hi]
         if gate != None:
@@ -57,7 +57,7 @@ def modulate(dst: Any, stream: Any, norm: tuple[Any, Any], vectors: Any, memory:
             steps.append((vector, op))
     for lo, hi in chunks_of(stream.shape[1]):
         value = dst[:, lo:hi]
-        by_gpsimd = memory.by_gpsimd(memory.products)
+        by_gpsimd = memory.modulated.next()
         if steps:
             value = memory.place(memory.products, by_gpsimd, stream.shape[0], hi - lo)
         nisa.activation(
@@ -84,14 +84,7 @@ def quantize(packed: Any, values: Any, columns: Any, limit: float, memory: Memor
     chunks = chunks_of(hidden)
     largest = memory.largest.take()[0:rows, 0 : len(chunks)]
     for index, (lo, hi) in enumerate(chunks):
-        nisa.tensor_scalar_reduce(
-            memory.magnitudes.take()[0:rows, 0 : hi - lo],
-            values[:, lo:hi],
-            nl.abs,
-            None,
-            nl.maximum,
-            reduce_res=largest[:, index : index + 1],
-        )
+        _search(largest[:, index : index + 1], values[:, lo:hi], memory)
     most = columns[:, LARGEST : LARGEST + 1]
     nisa.tensor_reduce(most, nl.maximum, largest, axis=1)
     words = packed.view(nl.float32)
@@ -109,6 +102,33 @@ def quantize(packed: Any, values: Any, columns: Any, limit: float, memory: Memor
     nisa.reciprocal(inverse, scale)
     for lo, hi in chunks:
         nisa.activation(packed[:, lo:hi], nl.copy, values[:, lo:hi], scale=inverse)
+
+
+def _search(largest: Any, values: Any, memory: Memory) -> None:
+    """The largest magnitude of each row: `largest` fp32 `[rows, 1]`."""
+    rows, width = values.shape
+    if memory.searched.next():
+        nisa.tensor_scalar_reduce(
+            memory.magnitudes.at(0)[0:rows, 0:width],
+            values,
+            nl.abs,
+            None,
+            nl.maximum,
+            reduce_res=largest,
+        )
+        return
+    nisa.activate2(
+        memory.magnitudes.at(1)[0:rows, 0:width],
+        nl.abs,
+        values,
+        0.0,
+        0.0,
+        nl.bypass,
+        nl.bypass,
+        reduce_op=nl.maximum,
+        reduce_res=largest,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )
 
 
 def _engine(by_gpsimd: bool) -> Any:
