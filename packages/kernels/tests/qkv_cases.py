@@ -118,10 +118,11 @@ def random_case(
     ]
     gammas: list[tuple[Tensor, Tensor | None] | None] = [None] * ranks
     if norm:
+        widths = (options.head_dim,) * 2 if options.norm_per_head else (q, kv)
         gammas = [
             (
-                torch.randn(1, q, generator=g) + 1,
-                torch.randn(1, kv, generator=g) + 1 if kv else None,
+                torch.randn(1, widths[0], generator=g) + 1,
+                torch.randn(1, widths[1], generator=g) + 1 if kv else None,
             )
             for _ in range(ranks)
         ]

@@ -24,7 +24,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
     heads=st.sampled_from([(1, 0), (2, 2), (3, 1), (5, 0), (9, 2)]),
     head_dim=st.sampled_from([16, 64, 128]),
     packed=st.booleans(),
-    epilogue=st.tuples(st.booleans(), st.booleans()),
+    epilogue=st.tuples(st.sampled_from(["no norm", "norm", "norm per head"]), st.booleans()),
     bias=st.sampled_from([None, BF16, FP32]),
     heads_first=st.booleans(),
     lnc=st.sampled_from([1, 2]),
@@ -37,19 +37,20 @@ def test_any_call(
     heads: tuple[int, int],
     head_dim: int,
     packed: bool,
-    epilogue: tuple[bool, bool],
+    epilogue: tuple[str, bool],
     bias: torch.dtype | None,
     heads_first: bool,
     lnc: int,
     seed: int,
 ) -> None:
     norm, rope = epilogue
-    options = Options(*heads, head_dim, 1e-5, heads_first)
+    per_head = norm == "norm per head"
+    options = Options(*heads, head_dim, 1e-5, heads_first, norm_per_head=per_head)
     case = random_case(
         (batch, tokens, hidden),
         options,
         packed=packed,
-        norm=norm,
+        norm=norm != "no norm",
         rope=rope,
         bias=bias,
         seed=seed,

@@ -48,21 +48,36 @@ def test_four_wide_operations_for_a_segment(heads: int, kv_heads: int) -> None:
     segments = (2 if kv_heads else 1) if heads != kv_heads else 1
     assert len(wide) == 4 * segments * plan.tiles
     q = [i.writes[0].elements for i in wide[:4]]
-    assert q[0] == q[3] == 64 * heads * (2 if segments == 1 and kv_heads else 1)
-    assert q[1] == q[2] == q[0] // 2
+    assert q[2] == q[3] == 64 * heads * (2 if segments == 1 and kv_heads else 1)
+    assert q[0] == q[1] == q[2] // 2
 
 
 def test_as_many_heads_of_k_are_rotated_with_q() -> None:
     plan, instructions = issued(600, Options(6, 6, 64))
     wide = of(instructions, "tensor_tensor", "finish")
     assert len(wide) == 4 * plan.tiles
-    assert wide[0].writes[0].elements == 2 * 6 * 64
+    assert {i.writes[0].elements for i in wide} == {6 * 64, 2 * 6 * 64}
 
 
 def test_without_a_rotation_one_operation_is_left() -> None:
     plan, instructions = issued(600, Options(6, 2, 64), rope=False)
     assert not of(instructions, "tensor_tensor", "finish")
     assert len(of(instructions, "tensor_scalar", "finish")) == 2 * plan.tiles
+
+
+@pytest.mark.parametrize("heads", [2, 12])
+def test_a_norm_of_single_heads_takes_two_wide_operations_more(heads: int) -> None:
+    """Sums of all heads at once, and the row times all factors; what multiplies tables is small."""
+    plan, instructions = issued(600, Options(heads, 0, 64, norm_per_head=True))
+    wide = heads * 64
+    for op, module, count in (
+        ("activation", "heads", 1),
+        ("tensor_reduce", "heads", 1),
+        ("tensor_tensor", "heads", 1),
+    ):
+        found = [i for i in of(instructions, op, module) if i.reads[0].elements == wide]
+        assert len(found) == count * plan.tiles
+    assert len(of(instructions, "tensor_tensor", "finish")) == 4 * plan.tiles
 
 
 @pytest.mark.parametrize("tokens", [100, 5000])

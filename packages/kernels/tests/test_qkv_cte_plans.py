@@ -39,10 +39,11 @@ def cases() -> list[Case]:
         random_case((2, 200, 256), Options(9, 0, 128), rope=False),
         random_case((1, 290, 128), Options(9, 2, 128, replica_groups=((0, 1),)), ranks=2),
         random_case((1, 290, 128), Options(9, 2, 128, heads_first=True), norm=False, rope=False),
+        random_case((1, 290, 128), Options(9, 9, 128, norm_per_head=True)),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_no_plan_changes_a_bit(number: int) -> None:
     case = cases()[number]
     found = candidates(case.sizes())
@@ -70,12 +71,18 @@ def test_no_number_of_cores_changes_a_bit(lnc: int) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("rope", [False, True])
 @pytest.mark.parametrize("heads", [(9, 9), (9, 0)])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("norm", ["one rank", "two ranks", "per head"])
 def test_buffers_are_those_of_the_plan(
-    packed: bool, rope: bool, heads: tuple[int, int], ranks: int
+    packed: bool, rope: bool, heads: tuple[int, int], norm: str
 ) -> None:
-    groups = (tuple(range(ranks)),) if ranks > 1 else ()
-    options = Options(*heads, 128, replica_groups=groups, heads_first=ranks == 1)
+    ranks = 2 if norm == "two ranks" else 1
+    options = Options(
+        *heads,
+        128,
+        replica_groups=((0, 1),) if ranks > 1 else (),
+        heads_first=norm == "one rank",
+        norm_per_head=norm == "per head",
+    )
     sizes, arguments = specs(700, 512, options, packed, rope)
     found = candidates(sizes)
     for candidate in found[:: max(len(found) // 6, 1)]:

@@ -104,6 +104,20 @@ def test_options(options: Options, text: str) -> None:
         (False, {"k_gamma": torch.ones(1, 32)}, r"k_gamma is \[1, 32\]; it must be \[1, 16\]"),
         (False, {"q_gamma": torch.ones(1, 32, dtype=BF16)}, "q_gamma is .*bfloat16; it must be fl"),
         (False, {"k_gamma": None}, "k_gamma must be given exactly where q_gamma is and there is"),
+        (
+            False,
+            {"options": Options(2, 1, 16, norm_per_head=True)},
+            r"q_gamma is \[1, 32\]; it must be \[1, 16\]",
+        ),
+        (
+            False,
+            {
+                "options": Options(2, 1, 16, replica_groups=((0, 1),)),
+                "q_gamma": None,
+                "k_gamma": None,
+            },
+            "replica_groups has 2 ranks, but without a norm over all heads",
+        ),
         (False, {"q_gamma": None}, "k_gamma must be given exactly where q_gamma is"),
         (False, {"sin": None}, "cos and sin must be given together"),
         (False, {"cos": torch.ones(8, 8)}, r"cos is \[8, 8\]; it must be \[4, 8\]"),

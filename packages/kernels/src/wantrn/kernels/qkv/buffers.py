@@ -99,15 +99,19 @@ def _finish(sizes: Sizes, choice: Choice, tiles: int, last: int, turn: int) -> l
     if not choice.held:
         slots = choice.finish_slots + 1 if choice.stride == 1 else 2
         found = [Buffer("rows", block, min(slots, blocks), turn, last)]
+    together = max(sum(s.width for s in alike) for alike in alike_segments(sizes))
+    slots = min(choice.finish_slots, tiles * len(alike_segments(sizes)))
     if sizes.rope:
-        rotated = max(sum(s.width for s in alike) for alike in alike_segments(sizes))
         angles = min(choice.finish_slots + 1, tiles)
-        slots = min(choice.finish_slots, tiles * len(alike_segments(sizes)))
-        found += [
-            Buffer("angles", 4 * sizes.head_dim, angles, turn, last),
-            Buffer("straight", 4 * rotated, slots, turn, last),
-            Buffer("crossed", 4 * rotated, slots, turn, last),
-        ]
+        found.append(Buffer("angles", 4 * sizes.head_dim, angles, turn, last))
+    if sizes.rope or sizes.per_head:
+        found.append(Buffer("straight", 4 * together, slots, turn, last))
+        found.append(Buffer("crossed", 4 * together, slots, turn, last))
+    if sizes.per_head:
+        heads = together // sizes.head_dim
+        rows = len(later_segments(sizes))
+        found.append(Buffer("head_factors", 4 * heads, slots, turn, last))
+        found.append(Buffer("head_gamma", 4 * rows * sizes.head_dim, 1, 0, last))
     return found
 
 

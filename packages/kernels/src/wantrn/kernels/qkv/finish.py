@@ -1,4 +1,4 @@
-"""The norm over all heads and the rotation, when the rows of Q and K are complete.
+"""Norm and rotation, when the rows of Q and K are complete.
 
 A token's factor multiplies the small tables of cosines and sines instead of the wide rows, and the
 tables stand in PSUM, where an engine reads them beside a row in SBUF at no extra time. Four wide
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.qkv.memory import Memory
+from wantrn.kernels.qkv.heads import head_gamma, normalise_heads, weigh_tables
 from wantrn.kernels.qkv.slabs import Segment, TokenTile, alike_segments
 from wantrn.kernels.qkv.sums import Sums
 
@@ -32,13 +32,35 @@ def finish_rows(row: Any, angles: Any, tile: TokenTile, sums: Sums) -> None:
     for alike in alike_segments(sizes):
         first, heads = alike[0].first // d, alike[0].width // d
         x = row[:, first : first + len(alike) * heads, :].reshape_dim(1, (len(alike), heads))
-        if angles != None:
-            _rotate(x, _tables(alike, angles, tile, sums), sums.memory)
+        if angles != None or sizes.per_head:
+            _finish_wide(x, alike, angles, tile, sums)
             continue
         for index, segment in enumerate(alike):
             part, factor = x[:, index, :, :], sums.factor(segment, tile, False)
             # Scalar has less to do than Vector here
             nisa.tensor_scalar(part, part, nl.multiply, factor, engine=nisa.engine.scalar)
+
+
+def _finish_wide(x: Any, alike: list[Segment], angles: Any, tile: TokenTile, sums: Sums) -> None:
+    """Rotate all heads of `x` `[rows, segments, heads, D]` in place, each normalised before if the
+    norm is one of single heads."""
+    rows, segments, heads, d = x.shape
+    shape, memory = (segments, heads, d), sums.memory
+    straight = memory.straight.take()[0:rows, 0 : segments * heads * d].reshape_dim(1, shape)
+    crossed = memory.crossed.take()[0:rows, 0 : segments * heads * d].reshape_dim(1, shape)
+    source: Any = x
+    gamma: Any = None
+    if sums.plan.sizes.per_head:
+        normalise_heads(straight, x, crossed, sums)
+        source, gamma = straight, head_gamma(alike, rows, sums)
+    if angles == None:
+        weight = gamma.expand_dim(2).broadcast(2, heads)
+        nisa.tensor_tensor(x, source, weight, nl.multiply)
+        return
+    tables = _tables(alike, angles, tile, sums)
+    if gamma != None:
+        weigh_tables(tables, gamma)
+    _rotate(x, source, tables, straight, crossed)
 
 
 def _tables(alike: list[Segment], angles: Any, tile: TokenTile, sums: Sums) -> Any:
@@ -58,22 +80,19 @@ def _tables(alike: list[Segment], angles: Any, tile: TokenTile, sums: Sums) -> A
     return tables
 
 
-def _rotate(x: Any, tables: Any, memory: Memory) -> None:
-    """Rotate all heads of `x` `[rows, segments, heads, D]` in place."""
-    rows, segments, heads, d = x.shape
-    half, columns = d // 2, segments * heads * d
-    shape = (segments, heads, d)
-    straight = memory.straight.take()[0:rows, 0:columns].reshape_dim(1, shape)
-    crossed = memory.crossed.take()[0:rows, 0:columns].reshape_dim(1, shape)
+def _rotate(x: Any, source: Any, tables: Any, straight: Any, crossed: Any) -> None:
+    """`source` rotated into `x`, both `[rows, segments, heads, D]`; it may be `straight` itself."""
+    heads, d = x.shape[2], x.shape[3]
+    half = d // 2
     cos = tables[:, :, 0:1, :].broadcast(2, heads)
     sin = tables[:, :, 1:2, :].broadcast(2, heads)
-    nisa.tensor_tensor(straight, x, cos, nl.multiply)
     for to, come in ((0, half), (half, 0)):
         nisa.tensor_tensor(
             crossed[:, :, :, to : to + half],
-            x[:, :, :, come : come + half],
+            source[:, :, :, come : come + half],
             sin[:, :, :, to : to + half],
             nl.multiply,
         )
+    nisa.tensor_tensor(straight, source, cos, nl.multiply)
     # GpSimd has nothing else to do, and Vector has
     nisa.tensor_tensor(x, straight, crossed, nl.add, engine=nisa.engine.gpsimd)

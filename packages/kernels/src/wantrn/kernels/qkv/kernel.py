@@ -10,6 +10,7 @@ from wantrn.kernels.qkv.loads import (
     Group,
     Inputs,
     load_angles,
+    load_head_gamma,
     load_tokens,
     load_vectors,
     load_weights,
@@ -57,6 +58,8 @@ class Core(nl.NKIObject):
         later = self.plan.later_groups
         if later:
             self.sums.begin()
+        if self.plan.sizes.per_head:
+            load_head_gamma(self.inputs, self.plan.sizes, self.memory)
         if self.plan.sizes.packed:
             nisa.memset(self.memory.neutral.at(0), NEUTRAL_SCALE)
         for group in self.groups:
@@ -186,6 +189,9 @@ def qkv_cte(
         c, s = cos * inv, sin * inv
         q_lo, q_hi = q_lo * c - q_hi * s, q_hi * c + q_lo * s
 
+    A norm of single heads, `options.norm_per_head`, is computed from `bf16(q)`, by whose weight
+    `cos` and `sin` are multiplied instead.
+
     Args:
         x: `[B, S, H]` bf16, or packed rows `[B, S, H + 4]` float8_e4m3fn; `H` a multiple of 128.
         weight: `[H, I]` bf16, or `[H/4, I, 4]` float8_e4m3fn; columns Q | K | V,
@@ -195,8 +201,9 @@ def qkv_cte(
             changes the time and no bit of the result.
         weight_scales: `[1, I]` fp32, exactly with FP8.
         bias: `[1, I]` fp32 or bf16.
-        q_gamma: `[1, heads * head_dim]` fp32, the weight of the norm; without it there is no norm.
-        k_gamma: `[1, kv_heads * head_dim]` fp32, with `q_gamma` if there is a K.
+        q_gamma: `[1, heads * head_dim]` fp32, the weight of the norm, or `[1, head_dim]` with
+            `options.norm_per_head`; without it there is no norm.
+        k_gamma: `[1, kv_heads * head_dim]` or `[1, head_dim]`, with `q_gamma` if there is a K.
         cos, sin: `[S, head_dim / 2]` fp32, one value a rotated pair: channels `j` and `j + D/2` of
             a head. Without them nothing is rotated.
 

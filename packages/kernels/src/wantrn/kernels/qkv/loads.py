@@ -92,6 +92,15 @@ def load_vectors(group: Group, inputs: Inputs, sizes: Sizes, memory: Memory) -> 
             _spread(group.gamma[:, at : at + slab.width], src[:, within : within + slab.width])
 
 
+def load_head_gamma(inputs: Inputs, sizes: Sizes, memory: Memory) -> None:
+    """The weights of a norm of single heads, one behind the other."""
+    d = sizes.head_dim
+    dst = memory.head_gamma.at(0)
+    _spread(dst[:, 0:d], inputs.q_gamma)
+    if inputs.k_gamma != None:
+        _spread(dst[:, d : 2 * d], inputs.k_gamma)
+
+
 def _spread(dst: Any, row: Any) -> None:
     """A row `[1, n]` of HBM into every partition."""
     nisa.dma_copy(dst, row.broadcast(0, TILE))

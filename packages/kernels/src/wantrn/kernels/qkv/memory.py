@@ -75,6 +75,8 @@ class Memory(nl.NKIObject):
     angles: Any
     straight: Any
     crossed: Any
+    head_factors: Any = None
+    head_gamma: Any = None
     slab_slots: int
     slab_banks: int = 0
     tables_made: int = 0
@@ -120,4 +122,6 @@ def allocate(plan: Plan, token_dtype: Any, weight_dtype: Any, bias_dtype: Any) -
         angles=slots_of(plan, "angles", nl.float32, 4),
         straight=slots_of(plan, "straight", nl.float32, 4),
         crossed=slots_of(plan, "crossed", nl.float32, 4),
+        head_factors=slots_of(plan, "head_factors", nl.float32, 4),
+        head_gamma=slots_of(plan, "head_gamma", nl.float32, 4),
     )

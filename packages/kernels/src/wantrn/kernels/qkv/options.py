@@ -21,6 +21,7 @@ class Options(nl.NKIObject):
         heads_first: the result is `[N + 2 * kv_heads, B, S, D]`; otherwise `[B, S, I]`
         replica_groups: ranks over which a token's heads are spread, whose squares are summed; empty
             if every rank has all heads. Tuples, since arguments of a kernel must be hashable.
+        norm_per_head: the norm, if there is one, is over each head by itself
     """
 
     heads: int
@@ -29,6 +30,7 @@ class Options(nl.NKIObject):
     eps: float = 1e-6
     heads_first: bool = False
     replica_groups: tuple[tuple[int, ...], ...] = ()
+    norm_per_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Sizes(nl.NKIObject):
         packed: ROW_MX: packed FP8 rows and weights; otherwise bf16
         bias_bytes: bytes of an element of the bias, 0 without one
         norm: Q and K are normalised over all heads
+        per_head: Q and K are normalised head by head
         rope: Q and K are rotated
         ranks: among which the heads are spread
         heads_first: as in `Options`
@@ -58,6 +61,7 @@ class Sizes(nl.NKIObject):
     rope: bool = False
     ranks: int = 1
     heads_first: bool = False
+    per_head: bool = False
 
     def width(self) -> int:
         """`I`, columns of the weight."""
@@ -74,7 +78,7 @@ class Sizes(nl.NKIObject):
 
 def sizes_of(x: Any, options: Options, bias: Any, norm: bool, rope: bool) -> Sizes:
     """The sizes of a call's tensors, arrays or specifications; `x` is `[B, S, H]`, or `[B, S, H+4]`
-    of FP8."""
+    of FP8. `norm`: there is one, of either kind."""
     packed = "float8" in str(x.dtype)
     batch, tokens, row = x.shape
     bias_bytes = 0
@@ -88,8 +92,9 @@ def sizes_of(x: Any, options: Options, bias: Any, norm: bool, rope: bool) -> Siz
         head_dim=options.head_dim,
         packed=packed,
         bias_bytes=bias_bytes,
-        norm=norm,
+        norm=norm and not options.norm_per_head,
         rope=rope,
         ranks=len(options.replica_groups[0]) if options.replica_groups else 1,
         heads_first=options.heads_first,
+        per_head=norm and options.norm_per_head,
     )

@@ -37,7 +37,7 @@ def candidates(sizes: Sizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -
     """
     machine = machines.of(target)
     tiles = tile_count(sizes.tokens, lnc)
-    later = sizes.norm or sizes.rope
+    later = sizes.norm or sizes.per_head or sizes.rope
     found = []
     token_slots = [slots for slots in (2, 3, 4, 6) if slots < tiles] + [tiles]
     for choice in itertools.product(

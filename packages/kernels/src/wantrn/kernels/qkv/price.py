@@ -131,10 +131,16 @@ class Prices:
         for alike in alike_segments(s):
             width = sum(segment.width for segment in alike)
             columns += width
+            if s.per_head:
+                # squares; their sums; the row times its factors, both in SBUF
+                found.scalar += self.streamed(width)
+                found.vector += self.streamed(width) + self.streamed(2 * width)
             if s.rope:
                 found.vector += self.streamed(width) + 2 * self.streamed(width / 2)
                 found.gpsimd += (m.gpsimd_start_cycles + 2 * width) / m.gpsimd_ghz
                 found.scalar += 3 * len(alike) * self.streamed(s.head_dim)
+            elif s.per_head:
+                found.vector += self.streamed(2 * width)
             else:
                 found.scalar += len(alike) * self.streamed(width / len(alike) / 2)
         if plan.choice.finish_slots == 1:

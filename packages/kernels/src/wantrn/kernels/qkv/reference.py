@@ -30,7 +30,8 @@ def qkv_reference(
     Args:
         projected: for each rank `[B, S, I]` fp32, see `projected_reference`.
         options: of every rank.
-        gammas: for each rank `(q_gamma, k_gamma)`, or None without a norm.
+        gammas: for each rank `(q_gamma, k_gamma)`, or None without a norm. `k_gamma` is None
+            where there is no K.
         angles: `(cos, sin)`, `[S, D / 2]`, or None without rotation.
 
     Returns:
@@ -42,11 +43,15 @@ def qkv_reference(
         columns = slice(index * widths[0], index * widths[0] + width)
         parts = [y[..., columns] for y in projected]
         inv = None
-        if gammas[0] is not None:
+        if gammas[0] is not None and not options.norm_per_head:
             total = torch.stack([part.square().sum(-1, keepdim=True) for part in parts]).sum(0)
             inv = (total / (width * len(parts)) + options.eps).rsqrt()
         for rank, gamma in enumerate(gammas):
             weight = None if gamma is None else gamma[index]
+            if options.norm_per_head and weight is not None:
+                row = parts[rank].bfloat16()
+                rows[rank][..., columns] = _finished_heads(row, weight[0], options, angles)
+                continue
             part = parts[rank] if weight is None else parts[rank] * weight
             rows[rank][..., columns] = _finished(part.bfloat16(), inv, angles, options.head_dim)
     if options.heads_first:
@@ -67,6 +72,20 @@ def _finished(
     lo, hi = _heads(wide, head_dim).chunk(2, dim=-1)
     turned = torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)
     return turned.flatten(-2).bfloat16()
+
+
+def _finished_heads(
+    row: Tensor, gamma: Tensor, options: Options, angles: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    wide = _heads(row.float(), options.head_dim)
+    wide = wide * (wide.square().mean(-1, keepdim=True) + options.eps).rsqrt()
+    if angles is None:
+        return (wide * gamma).flatten(-2).bfloat16()
+    low, high = gamma.chunk(2)
+    cos, sin = (table.unsqueeze(-2) for table in angles)
+    lo, hi = wide.chunk(2, dim=-1)
+    turned = (lo * (cos * low) - hi * (sin * high), hi * (cos * high) + lo * (sin * low))
+    return torch.cat(turned, dim=-1).flatten(-2).bfloat16()
 
 
 def _heads(row: Tensor, head_dim: int) -> Tensor:

@@ -56,13 +56,19 @@ def broken_by_vectors(
     """A rule about what there is for each column."""
     if sizes.packed != (weight_scales != None):
         return "weight_scales must be given exactly where weight is FP8"
-    if (q_gamma != None) != sizes.norm or (k_gamma != None) != (sizes.norm and sizes.kv_heads > 0):
+    normed = sizes.norm or sizes.per_head
+    if (q_gamma != None) != normed or (k_gamma != None) != (normed and sizes.kv_heads > 0):
         return "k_gamma must be given exactly where q_gamma is and there is a K"
+    if sizes.ranks > 1 and not sizes.norm:
+        return f"replica_groups has {sizes.ranks} ranks, but without a norm over all heads"
+    q_width, k_width = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    if sizes.per_head:
+        q_width, k_width = sizes.head_dim, sizes.head_dim
     expected = [
         ("weight_scales", weight_scales, sizes.width(), ("float32",)),
         ("bias", bias, sizes.width(), ("float32", "bfloat16")),
-        ("q_gamma", q_gamma, sizes.heads * sizes.head_dim, ("float32",)),
-        ("k_gamma", k_gamma, sizes.kv_heads * sizes.head_dim, ("float32",)),
+        ("q_gamma", q_gamma, q_width, ("float32",)),
+        ("k_gamma", k_gamma, k_width, ("float32",)),
     ]
     for name, tensor, width, dtypes in expected:
         if tensor == None:

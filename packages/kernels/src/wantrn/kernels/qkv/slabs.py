@@ -87,7 +87,7 @@ def segments_of(sizes: Sizes) -> list[Segment]:
     first = 0
     for number, heads in enumerate((sizes.heads, sizes.kv_heads, sizes.kv_heads)):
         if heads:
-            later = number < 2 and (sizes.norm or sizes.rope)
+            later = number < 2 and (sizes.norm or sizes.per_head or sizes.rope)
             found.append(
                 Segment(
                     number=number,

@@ -83,10 +83,11 @@ def sizes_of_call(call: Call, hidden: int = HIDDEN, packed: bool = True) -> Size
         head_dim=o.head_dim,
         packed=packed,
         bias_bytes=2,
-        norm=call.norm,
+        norm=call.norm and not o.norm_per_head,
         rope=call.rope,
         ranks=call.ranks(),
         heads_first=o.heads_first,
+        per_head=call.norm and o.norm_per_head,
     )
 
 
@@ -105,6 +106,7 @@ def arguments_of_call(call: Call, plan: Plan) -> tuple[Any, ...]:
         x = TensorSpec((1, call.tokens, sizes.hidden), "bfloat16")
         weight = TensorSpec((sizes.hidden, width), "bfloat16")
     angles = TensorSpec((call.tokens, d // 2), "float32") if call.rope else None
+    q, kv = (d, d) if sizes.per_head else (sizes.heads * d, sizes.kv_heads * d)
     return (
         x,
         weight,
@@ -112,8 +114,8 @@ def arguments_of_call(call: Call, plan: Plan) -> tuple[Any, ...]:
         plan,
         row(width, sizes.packed),
         TensorSpec((1, width), "bfloat16"),
-        row(sizes.heads * d, sizes.norm),
-        row(sizes.kv_heads * d, sizes.norm and sizes.kv_heads > 0),
+        row(q, call.norm),
+        row(kv, call.norm and sizes.kv_heads > 0),
         angles,
         angles,
     )
