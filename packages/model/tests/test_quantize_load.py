@@ -87,12 +87,8 @@ def test_other_parameters_are_kept_as_stored(tmp_path: Path, dtype: torch.dtype)
     assert found.parameters[bias].dtype == torch.bfloat16
     state = native.to_native(tensors, SMALL)
     expected = quantize_state(state, SMALL, ALL)
-    same(found, quantize_store_like(expected, bias))
-
-
-def quantize_store_like(state: QuantizedState, bias: str) -> QuantizedState:
-    parameters = {**state.parameters, bias: state.parameters[bias].to(torch.bfloat16)}
-    return QuantizedState(state.layers, parameters, state.errors)
+    parameters = {**expected.parameters, bias: expected.parameters[bias].to(torch.bfloat16)}
+    same(found, QuantizedState(expected.layers, parameters, expected.errors))
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,19 @@ def test_work_of_other_options_is_not_taken_up(source: Path, tmp_path: Path) -> 
     assert contents(tmp_path / "result.partial") == before
 
 
+def test_other_files_do_not_get_into_the_result(
+    source: Path, checkpoints: dict[ModelKind, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        QuantizationJob.plan(source, tmp_path / "one", ALL).run(stop_after(20))
+    (tmp_path / "one.partial" / "note.txt").write_text("mine")
+    refused(source, tmp_path / "one", "one.partial", "note.txt", "remove it")
+    (tmp_path / "all.partial").mkdir()
+    (tmp_path / "all.partial" / "note.txt").write_text("mine")
+    refused(checkpoints[ModelKind.TI2V], tmp_path / "all", "all.partial", "note.txt", "remove it")
+    assert not (tmp_path / "one").exists() and not (tmp_path / "all").exists()
+
+
 def test_a_place_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(source, tmp_path / "file" / "result", "result", "cannot be written")

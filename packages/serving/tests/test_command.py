@@ -13,6 +13,8 @@ import av
 import pytest
 
 from wantrn.model.info import DTYPES as MODEL_DTYPES
+from wantrn.model.quantization import LIMITS as MODEL_LIMITS
+from wantrn.model.quantization import Group
 from wantrn.model.schedulers import SCHEDULER_NAMES
 from wantrn.serving import cli
 
@@ -100,7 +102,13 @@ def test_a_signal_stops_the_run_cleanly(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["generate", "--help"], ["generate", "x", "--size", "1"], ["version"]],
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["generate", "x", "--size", "1"],
+        ["quantize", "-h"],
+        ["version"],
+    ],
     ids=" ".join,
 )
 def test_nothing_heavy_is_imported_for_a_short_answer(arguments: list[str]) -> None:
@@ -127,6 +135,8 @@ def test_nothing_heavy_is_imported_for_a_short_answer(arguments: list[str]) -> N
 def test_the_choices_are_those_of_the_model() -> None:
     assert cli.SCHEDULERS == SCHEDULER_NAMES
     assert tuple(MODEL_DTYPES) == cli.DTYPES
+    assert tuple(group.value for group in Group) == cli.GROUPS
+    assert cli.LIMITS == MODEL_LIMITS
 
 
 def test_version_names_what_a_report_needs(capsys: pytest.CaptureFixture[str]) -> None:

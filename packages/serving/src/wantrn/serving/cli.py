@@ -5,7 +5,7 @@
 | 0 | done |
 | 1 | the run failed, or ``inspect`` found a fault; a traceback means a bug |
 | 2 | what was asked for cannot be done; one line on standard error says why |
-| 130, 143 | stopped by SIGINT (Ctrl-C) or SIGTERM; nothing half-written is left |
+| 130, 143 | stopped by SIGINT (Ctrl-C) or SIGTERM; nothing half-written has its final name |
 
 Nothing heavy is imported before the arguments are known to be good.
 """
@@ -27,6 +27,8 @@ from wantrn.model.errors import CheckpointError, RequestError
 # The same as in wantrn.model, which is too slow to import here.
 SCHEDULERS = ("unipc", "euler")
 DTYPES = ("float32", "bfloat16")
+GROUPS = ("self_attention", "cross_attention", "feed_forward")
+LIMITS = (448.0, 240.0)
 
 
 class Stopped(BaseException):
@@ -80,7 +82,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 def _as_option(error: RequestError) -> str:
     """The error's text, beginning with what the user typed."""
-    if error.field in ("prompt", "directory"):
+    if error.field in ("prompt", "directory", "source", "destination"):
         return str(error)
     return "--" + error.field.replace("_", "-") + str(error).removeprefix(error.field)
 
@@ -95,6 +97,12 @@ def _inspect(arguments: dict[str, Any]) -> int:
     from wantrn.serving.inspect_command import inspect
 
     return inspect(arguments["directory"])
+
+
+def _quantize(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.quantize_command import QuantizeOptions, quantize
+
+    return quantize(QuantizeOptions(**arguments))
 
 
 def _version(arguments: dict[str, Any]) -> int:
@@ -134,6 +142,7 @@ def _parser() -> _Parser:
     )
     inspect.add_argument("directory", metavar="DIR", type=Path, help="a checkpoint folder")
     inspect.set_defaults(run=_inspect)
+    _add_quantize(commands)
     version = commands.add_parser("version", help="print the versions of what is at work")
     version.set_defaults(run=_version)
     return parser
@@ -178,6 +187,56 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add("--dtype", choices=DTYPES, help="number format of the weights")
     add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
     parser.set_defaults(run=_generate)
+
+
+def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
+    parser = commands.add_parser(
+        "quantize",
+        help="make FP8 weights of a checkpoint's transformers",
+        description="Write the transformers of a checkpoint with their linear layers in FP8, one "
+        "scale for each output channel, and print the error of every layer. A run that was stopped "
+        "is taken up by giving the same command again.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "source",
+        metavar="SRC",
+        type=Path,
+        help="a checkpoint folder, or one transformer: its folder, index or safetensors file",
+    )
+    add(
+        "destination",
+        metavar="DST",
+        type=Path,
+        help="the folder to make; work grows in DST.partial",
+    )
+    add(
+        "--groups",
+        metavar="GROUP,...",
+        type=_groups,
+        default=GROUPS,
+        help=f"what becomes FP8, of {', '.join(GROUPS)} (default: all)",
+    )
+    add(
+        "--limit",
+        type=float,
+        choices=LIMITS,
+        default=LIMITS[0],
+        help="the largest code: 448 for Trainium3 (default), 240 for Trainium2",
+    )
+    add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
+    parser.set_defaults(run=_quantize)
+
+
+def _groups(value: str) -> tuple[str, ...]:
+    groups = tuple(value.split(","))
+    for group in groups:
+        if group not in GROUPS:
+            raise argparse.ArgumentTypeError(
+                f"unknown group {group!r}; allowed are {', '.join(GROUPS)}"
+            )
+    return groups
 
 
 def _text(value: str) -> str:

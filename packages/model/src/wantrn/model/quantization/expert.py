@@ -94,8 +94,8 @@ class ExpertJob:
         """
         folder.mkdir(parents=True, exist_ok=True)
         manifest = self.progress_in(folder)
+        self._check_contents(folder, begun=manifest is not None)
         if manifest is None:
-            self._check_vacant(folder)
             manifest = self.identity
             write_manifest(manifest, folder)
         for plan in self.files:
@@ -110,14 +110,16 @@ class ExpertJob:
         replace_text(folder / INDEX, index_text(self.files, self.source))
         return manifest.errors
 
-    def _check_vacant(self, folder: Path) -> None:
-        # what a run leaves that was stopped while it wrote its first manifest
-        others = [path for path in folder.iterdir() if path.name != MANIFEST + ".partial"]
-        if others:
-            raise CheckpointError(
-                f"{folder}: holds {others[0].name} and no quantization of this checkpoint with "
-                "these options; remove it, or choose another destination"
-            )
+    def _check_contents(self, folder: Path, begun: bool) -> None:
+        """Only what a run of this work leaves may be there: nothing else gets into the result."""
+        names = {MANIFEST, CONFIG, INDEX, *(plan.name for plan in self.files)} if begun else set()
+        partial = {f"{name}.partial" for name in names | {MANIFEST}}
+        for path in sorted(folder.iterdir()):
+            if path.name not in names | partial:
+                raise CheckpointError(
+                    f"{folder}: holds {path.name}, which is not of this checkpoint with these "
+                    "options; remove it, or choose another destination"
+                )
 
     def _write_file(self, plan: FilePlan, folder: Path, progress: Progress) -> LayerErrors:
         errors: dict[str, LayerError | None] = {}

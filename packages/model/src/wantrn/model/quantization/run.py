@@ -83,11 +83,11 @@ class QuantizationJob:
         if self.finished:
             return {name: read_manifest(self.destination / name).errors for name in self.experts}
         try:
+            self._check_working_folder()
             errors = {
                 name: expert.run(self.working_folder / name, progress)
                 for name, expert in self.experts.items()
             }
-            self._check_working_folder()
             # replaces an empty folder, and fails on any other
             os.rename(self.working_folder, self.destination)
         except OSError as error:
@@ -95,12 +95,15 @@ class QuantizationJob:
         return errors
 
     def _check_working_folder(self) -> None:
-        """Nothing but the experts goes to the destination."""
-        if "." in self.experts:
+        """Beside experts there may be nothing; each of them looks into its own folder."""
+        if "." in self.experts or not self.working_folder.exists():
             return
-        for path in self.working_folder.iterdir():
+        for path in sorted(self.working_folder.iterdir()):
             if path.name not in self.experts:
-                raise CheckpointError(f"{path}: is not part of the result; remove it")
+                raise CheckpointError(
+                    f"{self.working_folder}: holds {path.name}, which is not part of the result; "
+                    "remove it, or choose another destination"
+                )
 
 
 def _find_experts(source: Path) -> dict[str, tuple[TensorStore, WanConfig]]:
