@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from wantrn.kernels.backend import Backend, log_fallback, setting
 
 
 class Norm(enum.Enum):
@@ -125,7 +128,8 @@ def _rows(name: str, value: Tensor | None, x: Tensor) -> Tensor | None:
 
 @torch.library.custom_op("wantrn::adaln_modulate", mutates_args=())
 def _adaln(x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float) -> Tensor:
-    return _normalise_modulate(x, mul, add, norm, eps)
+    found: Tensor | None = _by_kernel("adaln_modulate", x, (norm, eps), mul=mul, add=add)
+    return _normalise_modulate(x, mul, add, norm, eps) if found is None else found
 
 
 @_adaln.register_fake
@@ -143,6 +147,14 @@ def _gated_adaln(
     norm: str,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
+    found = _by_kernel(
+        "gated_adaln_modulate", x, (norm, eps), mul=mul, add=add, residual=residual, gate=gate
+    )
+    if isinstance(found, Tensor):  # nothing but the sum was asked for
+        return found, found.clone()
+    if found is not None:
+        stream, out = found
+        return stream, out
     stream = _add_gated(x, residual, gate)
     return stream, _normalise_modulate(stream, mul, add, norm, eps)
 
@@ -162,12 +174,32 @@ def _(
 
 @torch.library.custom_op("wantrn::gated_add", mutates_args=())
 def _gated_add(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
-    return _add_gated(x, residual, gate)
+    found: Tensor | None = _by_kernel("gated_add", x, ("none", 1e-6), residual=residual, gate=gate)
+    return _add_gated(x, residual, gate) if found is None else found
 
 
 @_gated_add.register_fake
 def _(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
     return x.new_empty(x.shape)
+
+
+def _by_kernel(operator: str, x: Tensor, norm: tuple[str, float], **tensors: Tensor | None) -> Any:
+    """What the kernel `adaln_modulate` returns; None where torch is to compute the operator.
+
+    `norm` is the norm and its eps.
+    """
+    chosen = setting()
+    if chosen.backend is not Backend.SIM:
+        return None
+    from wantrn.kernels.adaln.options import Options
+    from wantrn.kernels.adaln.torch_call import Call
+
+    call = Call(x, Options(*norm), **tensors)
+    reason = call.refusal(chosen.simulation)
+    if reason is not None:
+        log_fallback(operator, reason)
+        return None
+    return call.simulated(chosen.simulation)
 
 
 def _add_gated(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wantrn.kernels.backend import Backend, log_fallback, setting
 from wantrn.kernels.ops.linear import check_linear, wide_linear
 
 
@@ -36,6 +37,15 @@ def mlp(
 def _mlp(
     x: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None
 ) -> Tensor:
+    chosen = setting()
+    if chosen.backend is Backend.SIM:
+        from wantrn.kernels.projections import torch_call
+
+        reason = torch_call.mlp_refusal_of(x, up, down, chosen.simulation)
+        if reason is None:
+            biases = (up_bias, down_bias)
+            return torch_call.mlp_simulated(x, (up, down), biases, chosen.simulation)
+        log_fallback("mlp", reason)
     inner = torch.ops.aten.gelu_(wide_linear(x, up, up_bias), approximate="tanh")
     return wide_linear(inner, down, down_bias).to(x.dtype)
 

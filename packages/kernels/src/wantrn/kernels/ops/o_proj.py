@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wantrn.kernels.backend import Backend, log_fallback, setting
 from wantrn.kernels.ops.linear import check_linear, linear
 
 
@@ -31,6 +32,14 @@ def o_proj(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @torch.library.custom_op("wantrn::o_proj", mutates_args=())
 def _o_proj(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    chosen = setting()
+    if chosen.backend is Backend.SIM:
+        from wantrn.kernels.projections import torch_call
+
+        reason = torch_call.o_proj_refusal_of(x, weight, chosen.simulation)
+        if reason is None:
+            return torch_call.o_proj_simulated(x, weight, bias, chosen.simulation)
+        log_fallback("o_proj", reason)
     return linear(x.flatten(2), weight, bias)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wantrn.kernels.backend import Backend, log_fallback, setting
 from wantrn.kernels.ops.linear import check_linear, linear
 
 
@@ -155,6 +156,24 @@ def _qkv_proj(
     sin: Tensor | None,
     heads_first: bool,
 ) -> Tensor:
+    chosen = setting()
+    if chosen.backend is Backend.SIM:
+        from wantrn.kernels.qkv.options import Options
+        from wantrn.kernels.qkv.torch_call import Call
+
+        options = Options(
+            heads=weight.shape[0] // head_dim - 2 * num_kv_heads,
+            kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            # without a norm there is none
+            eps=1e-6 if q_weight is None else eps,
+            heads_first=heads_first,
+        )
+        call = Call(x, weight, bias, options, q_weight, k_weight, cos, sin)
+        reason = call.refusal(chosen.simulation)
+        if reason is None:
+            return call.simulated(chosen.simulation)
+        log_fallback("qkv_proj", reason)
     out = linear(x, weight, bias)
     kv = num_kv_heads * head_dim
     q_columns = out.shape[-1] - 2 * kv

@@ -1,0 +1,74 @@
+"""`qkv_cte` on tensors as `wantrn.kernels.ops.qkv_proj` has them, by the simulator, in bf16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import nkisim
+from nkisim.enums import NcVersion
+from nkisim.settings import Settings
+from wantrn.kernels.backend import Simulation
+from wantrn.kernels.qkv.capability import refusal
+from wantrn.kernels.qkv.kernel import qkv_cte
+from wantrn.kernels.qkv.options import Options, Sizes, sizes_of
+from wantrn.kernels.qkv.planner import best_plan
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call, on a rank that has all heads.
+
+    Attributes:
+        x: `[B, S, H]`
+        weight, bias: `[I, H]`, and `[I]` or None
+        options: of the kernel
+        q_gamma, k_gamma: fp32 `[N * D]` and `[N_kv * D]`, or None
+        cos, sin: fp32 `[S, D / 2]`, or None
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    options: Options
+    q_gamma: Tensor | None
+    k_gamma: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
+
+    def sizes(self) -> Sizes:
+        """What the plan depends on."""
+        norm, rope = self.q_gamma is not None, self.cos is not None
+        return sizes_of(self.x, self.options, self.bias, norm, rope)
+
+    def refusal(self, simulation: Simulation) -> str | None:
+        """Why the kernel does not run this, or None."""
+        if self.x.dtype != torch.bfloat16:
+            return f"x is {self.x.dtype}; the kernel takes bf16"
+        return refusal(self.sizes(), self.options, _target(simulation), simulation.lnc)
+
+    def simulated(self, simulation: Simulation) -> Tensor:
+        """`[B, S, I]`, or `[heads, B, S, D]` with `options.heads_first`."""
+        plan = best_plan(self.sizes(), simulation.lnc, _target(simulation))
+        run = nkisim.simulate(qkv_cte, target=simulation.target)[simulation.lnc]
+        rows = [
+            None if row is None else row.reshape(1, -1).contiguous()
+            for row in (self.bias, self.q_gamma, self.k_gamma)
+        ]
+        tables = [None if t is None else t.contiguous() for t in (self.cos, self.sin)]
+        out: Tensor = run(
+            self.x.contiguous(),
+            self.weight.T.contiguous(),
+            self.options,
+            plan,
+            None,
+            *rows,
+            *tables,
+        )
+        return out
+
+
+def _target(simulation: Simulation) -> NcVersion:
+    return Settings().changed(target=simulation.target).target
