@@ -27,6 +27,7 @@ def rows(groups: int) -> Tensor:
 
 
 X, RESIDUAL = normal(2, 66, 128), normal(2, 66, 128, scale=0.5)
+HEADS, OTHERS = X.view(2, 66, 4, 32), RESIDUAL.view(2, 66, 4, 32)
 ANGLES = torch.linspace(0, 3, 66 * 16).reshape(66, 16)
 NORM = ops.HeadNorm(rows(1)[0, 0, :64] + 2, rows(1)[1, 0, :32] + 2)
 
@@ -50,15 +51,9 @@ CALLS: dict[str, Callable[[], Outputs]] = {
     "qkv_proj of one segment": lambda: ops.qkv_proj(
         X, normal(64, 128, scale=0.09), None, head_dim=32, num_kv_heads=0
     ),
-    "attention": lambda: ops.attention(*(x.view(2, 66, 4, 32) for x in (X, RESIDUAL, X))),
-    "ring_attention": lambda: (
-        ops.ring_attention(
-            *(x.view(2, 66, 4, 32) for x in (X, RESIDUAL)),
-            X.view(2, 66, 4, 32),
-            replica_groups=((0,),),
-        ).out
-    ),
-    "o_proj": lambda: ops.o_proj(X.view(2, 66, 4, 32), normal(256, 128, scale=0.09), normal(256)),
+    "attention": lambda: ops.attention(HEADS, OTHERS, HEADS),
+    "ring_attention": lambda: ops.ring_attention(HEADS, OTHERS, HEADS, ((0,),)).out,
+    "o_proj": lambda: ops.o_proj(HEADS, normal(256, 128, scale=0.09), normal(256)),
     "mlp": lambda: ops.mlp(
         X, normal(256, 128, scale=0.09), normal(256), normal(128, 256, scale=0.06), normal(128)
     ),
