@@ -11,7 +11,7 @@ import torch
 
 import nkisim
 from nkisim.enums import NcVersion
-from wantrn.kernels.qkv import Options, best_plan, qkv_cte, refusal
+from wantrn.kernels.qkv import Options, best_plan, candidates, qkv_cte, refusal
 from wantrn.kernels.qkv.options import Sizes
 
 BF16, FP32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -159,6 +159,14 @@ def test_refusals(sizes: Sizes, target: NcVersion, text: str | None) -> None:
     found = refusal(sizes, options, target)
     assert found is None if text is None else re.match(text, found or "")
     assert "head_dim is 200" in (refusal(sizes, Options(2, 1, 200)) or "")
+
+
+def test_a_plan_for_another_chip_is_refused() -> None:
+    x, weight = torch.zeros(1, 512, 5120, dtype=BF16), torch.zeros(5120, 2048, dtype=BF16)
+    plans = [c.plan for c in candidates(Sizes(512, 5120, 16, 0, 128))]
+    plan = max(plans, key=lambda p: p.sbuf_bytes())
+    with pytest.raises(AssertionError, match=r"the plan takes \d+ bytes; SBUF has 212984"):
+        nkisim.simulate(qkv_cte, target="trn2")(x, weight, Options(16, 0, 128), plan)
 
 
 def test_a_plan_for_other_cores_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nkisim.enums import NcVersion
 from wantrn.kernels.qkv.options import Options, Sizes
-from wantrn.kernels.qkv.planner import candidates
+from wantrn.kernels.qkv.planner import best_plan
 from wantrn.kernels.qkv.rules import broken_by_options
 from wantrn.kernels.qkv.slabs import TILE
 
@@ -29,6 +29,8 @@ def refusal(
     if target < needed:
         what = "packed rows" if sizes.packed else "bf16"
         return f"the target is {target.name}; {what} need {needed.name} or later"
-    if not candidates(sizes, lnc, target):
-        return f"no plan for {sizes} fits into SBUF of {target.name}"
+    try:
+        best_plan(sizes, lnc, target)
+    except ValueError as problem:
+        return str(problem)
     return None

@@ -259,6 +259,8 @@ def checked_sizes(inputs: Inputs, options: Options, plan: Plan) -> Sizes:
     needed = tile_count(sizes.tokens, nl.num_programs())
     assert plan.sizes == sizes, f"the plan is for {plan.sizes}; the call has {sizes}"
     assert plan.tiles == needed, f"the plan is for {plan.tiles} tiles; the call has {needed}"
+    there = nl.tile_size.sbuf_fmax_bytes
+    assert plan.sbuf_bytes() <= there, f"the plan takes {plan.sbuf_bytes()} bytes; SBUF has {there}"
     return sizes
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nkisim import machine as machines
 from nkisim.enums import NcVersion
@@ -68,6 +69,7 @@ def _order(candidate: Candidate) -> tuple[int, int, int, int]:
     )
 
 
+@lru_cache(maxsize=64)
 def best_plan(sizes: Sizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -> Plan:
     """The cheapest plan that fits; arguments as of `candidates`.
 

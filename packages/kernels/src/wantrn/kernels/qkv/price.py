@@ -186,7 +186,7 @@ def price_of(plan: Plan, machine: Machine) -> Price:
         all_work.add(work)
     all_work.add(trailing)
     spacing = (trailing if trailing.computing() else works[-1]).computing() / plan.tiles
-    total += trailing.computing() + _tail(prices, plan, slabs, spacing)
+    total += max(trailing.computing(), trailing.dma) + _tail(prices, plan, slabs, spacing)
     width = sizes.width()
     loads = sum(columns_of(slabs, group) for group in plan.groups) / width * len(prices.depth)
     return Price(total, all_work.longest(), all_work, loads)
