@@ -76,7 +76,7 @@ class Interval:
         The scale of 32 neighbours is at most `amax / 128`, see `nkisim.mx.quantize`.
         """
         size = self.value.abs() + self.off
-        largest = size.unflatten(-1, (-1, 32)).amax(-1, keepdim=True).expand(-1, -1, 32)
+        largest = size.reshape(len(size), -1, 32).amax(-1, keepdim=True).expand(-1, -1, 32)
         scale = largest.flatten(-2) / 128
         return Interval(self.value, self.off + torch.maximum(2.0**-4 * size, 2.0**-10 * scale))
 

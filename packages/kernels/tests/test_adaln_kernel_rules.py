@@ -88,7 +88,7 @@ def test_tensors(changed: dict[str, Any], words: str) -> None:
         "gate": ((1, 1, 8), "float32"),
         **changed,
     }
-    spec = {name: TensorSpec(*value) for name, value in given.items()}
+    spec: dict[str, Any] = {name: TensorSpec(*value) for name, value in given.items()}
     with pytest.raises(AssertionError) as error:
         profile(adaln_modulate, spec.pop("x"), Options(), **spec, target="trn3", numerics=False)
     assert words in str(error.value)

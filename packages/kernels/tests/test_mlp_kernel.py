@@ -182,7 +182,7 @@ def test_tensors(changed: dict[str, Any], words: str) -> None:
         "down": ((384, 256), "bfloat16"),
         **changed,
     }
-    spec = {name: TensorSpec(*value) for name, value in given.items()}
+    spec: dict[str, Any] = {name: TensorSpec(*value) for name, value in given.items()}
     with pytest.raises(AssertionError) as error:
         profile(mlp, plan=best_mlp_plan(SIZES), **spec, target="trn3", numerics=False)
     assert words in str(error.value)
@@ -200,7 +200,8 @@ def test_the_plan_is_what_is_used(target: NcVersion, packed: bool, tokens: int) 
         return
     hidden, inner = 5120, 3456
     dtype = "float8_e4m3fn" if packed else "bfloat16"
-    up, down = ((hidden, inner), (inner, hidden))
+    up: tuple[int, ...] = (hidden, inner)
+    down: tuple[int, ...] = (inner, hidden)
     if packed:
         up, down = (hidden // 4, inner, 4), (inner // 4, hidden, 4)
     vectors = [TensorSpec((1, inner), "float32"), TensorSpec((1, hidden), "float32")]

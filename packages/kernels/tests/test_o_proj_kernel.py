@@ -166,7 +166,7 @@ def test_tensors(changed: dict[str, Any], words: str) -> None:
         "bias": ((1, 384), "float32"),
         **changed,
     }
-    spec = {name: value and TensorSpec(*value) for name, value in given.items()}
+    spec: dict[str, Any] = {name: value and TensorSpec(*value) for name, value in given.items()}
     plan = best_o_proj_plan(replace(SIZES, packed=True, bias_bytes=4))
     with pytest.raises(AssertionError) as error:
         profile(o_proj, plan=plan, **spec, target="trn3", numerics=False)
