@@ -72,8 +72,9 @@ class QuantizationJob:
     def run(self, progress: Progress) -> dict[str, LayerErrors]:
         """Make the destination; the errors of all layers, by expert.
 
-        Memory: about four times the largest parameter in the checkpoint's dtype. When interrupted,
-        the working folder keeps the finished files. Where the destination is finished, only its
+        Memory: about three times the largest parameter, in the checkpoint's dtype or, where FP8
+        codes are rounded anew, in fp32. When interrupted, the working folder keeps the finished
+        files. Where the destination is finished, only its
         report is read.
 
         Raises:
