@@ -223,26 +223,32 @@ def qkv_cte(
         cos=cos,
         sin=sin,
     )
-    sizes = checked_sizes(inputs, options, plan)
-    out = result_of(x, sizes)
-    tiles = tiles_of(sizes.tokens, nl.program_id(), nl.num_programs(), plan.choice.stride)
-    if tiles:
-        memory = allocate(
-            plan,
-            nl.float32 if sizes.packed else x.dtype,
-            weight.dtype,
-            nl.float32 if bias == None else bias.dtype,
-        )
-        Core(
-            inputs=inputs,
-            plan=plan,
-            memory=memory,
-            sums=Sums(plan=plan, options=options, memory=memory),
-            output=_output(out, plan, tiles, memory),
-            tiles=tiles,
-            groups=_groups(plan),
-        ).run()
+    out = result_of(x, checked_sizes(inputs, options, plan))
+    _run(inputs, options, plan, out)
     return out
+
+
+def _run(inputs: Inputs, options: Options, plan: Plan, out: Any) -> None:
+    """This core's part, if there is one."""
+    sizes = plan.sizes
+    tiles = tiles_of(sizes.tokens, nl.program_id(), nl.num_programs(), plan.choice.stride)
+    if not tiles:
+        return
+    memory = allocate(
+        plan,
+        nl.float32 if sizes.packed else inputs.x.dtype,
+        inputs.weight.dtype,
+        nl.float32 if inputs.bias == None else inputs.bias.dtype,
+    )
+    Core(
+        inputs=inputs,
+        plan=plan,
+        memory=memory,
+        sums=Sums(plan=plan, options=options, memory=memory),
+        output=_output(out, plan, tiles, memory),
+        tiles=tiles,
+        groups=_groups(plan),
+    ).run()
 
 
 def checked_sizes(inputs: Inputs, options: Options, plan: Plan) -> Sizes:
