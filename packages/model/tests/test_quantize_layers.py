@@ -117,6 +117,20 @@ def test_a_scale_for_each_channel_costs_less_than_one_for_all(spread: float) -> 
     assert error.per_channel < 0.027
 
 
+def test_the_number_of_threads_does_not_show() -> None:
+    weight = torch.randn(1500, 1024, generator=torch.Generator().manual_seed(0))
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            results.append(quantize_layer(weight, OCP_LIMIT, 3))
+    finally:
+        torch.set_num_threads(threads)
+    assert same_codes(results[0].weight.codes, results[1].weight.codes)
+    assert results[0].error == results[1].error
+
+
 def test_channels_below_the_range_of_one_scale_are_lost_only_with_one_scale() -> None:
     weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)) * 1e-8
     weight[0] *= 1e8

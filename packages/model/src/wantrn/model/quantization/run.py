@@ -74,8 +74,7 @@ class QuantizationJob:
 
         Memory: about three times the largest parameter, in the checkpoint's dtype or, where FP8
         codes are rounded anew, in fp32. When interrupted, the working folder keeps the finished
-        files. Where the destination is finished, only its
-        report is read.
+        files. Where the destination is finished, only its report is read.
 
         Raises:
             CheckpointError: values that are not finite; a working folder with something else in it;
