@@ -25,8 +25,8 @@ from wantrn.kernels.qkv.options import sizes_of
 from wantrn.kernels.qkv.wan_calls import Call, arguments_of_call, sizes_of_call
 from wantrn.kernels.row_mx import ChannelWeight, quantize_rows
 
-# nothing is read that nothing wrote, and no two cores touch the same bytes
-STRICT = Rules(uninitialized="error", unwritten_output="error")
+# nothing doubtful either: unwritten bytes, buffers that overlap, cores that touch the same bytes
+STRICT = Rules.all("error")
 
 
 @dataclass(frozen=True)
