@@ -1,10 +1,11 @@
 """Modelled times of the attention kernels on Trainium3.
 
-    ./pants run tools/kernel_report.py -- [--only attention | ring] [--match TEXT]
+    ./pants run tools/kernel_report.py -- [--only attention | qkv | ring] [--match TEXT]
         [--nki-library CHECKOUT] [--plot FOLDER] [--json]
 
 With `CHECKOUT`, a clone of github.com/aws-neuron/nki-library, `attention_cte` stands beside the
-library's kernel of that name, run as it is by the same simulator. With `FOLDER`, a timeline of each
+library's kernel of that name, run as it is by the same simulator. `qkv_cte` stands beside the order
+of loads that upstream has (`ours_over_streamed`), and the loads that the peer's formula gives. With `FOLDER`, a timeline of each
 kernel is drawn there (which needs matplotlib). The rings of 720p take 13 GB and half an hour:
 see tools/ring_report.py, which runs them with fewer ranks too.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import sys
 import warnings
@@ -30,6 +32,7 @@ import nkisim
 from nkisim import TensorSpec
 from nkisim.report import Report
 from wantrn.kernels.attention import Options, attention_cte
+from wantrn.kernels.qkv.wan_calls import WAN_CALLS, figures_of
 
 LIBRARY_KERNEL = "nkilib_src.nkilib.core.attention.attention_cte"
 TARGET = "trn3"
@@ -108,6 +111,16 @@ def attention_figures(cases: tuple[Case, ...], library: Any) -> Iterator[tuple[s
         print(line, flush=True)
 
 
+def qkv_figures(match: str) -> Iterator[tuple[str, float]]:
+    """Names and figures of `qkv_cte` in Wan's calls, printed as they come."""
+    for call, packed in itertools.product(WAN_CALLS, (True, False)):
+        name = f"qkv_cte.{'row_mx' if packed else 'bf16'}.{call.name}"
+        if match in name:
+            for key, value in figures_of(call, packed).items():
+                print(f"{name + '.' + key:<56} {value:12.4f}", flush=True)
+                yield f"{name}.{key}", value
+
+
 def draw(folder: Path) -> None:
     """Timelines of short calls, in which single instructions can be seen."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,19 +132,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Modelled times of the attention kernels.")
     parser.add_argument("--nki-library", type=Path, metavar="CHECKOUT", help="to compare with")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where to draw timelines")
-    parser.add_argument("--only", choices=("attention", "ring"), help="not the others")
+    parser.add_argument("--only", choices=("attention", "qkv", "ring"), help="not the others")
     parser.add_argument("--match", default="", help="only cases whose name has this text")
     parser.add_argument("--json", action="store_true", help="one object on the last line")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=nkisim.NkiWarning)
     figures: dict[str, float] = {}
-    if options.only != "ring":
+    if options.only in (None, "attention"):
         library = None
         if options.nki_library is not None:
             library = load(options.nki_library, LIBRARY_KERNEL).attention_cte
         cases = tuple(case for case in CASES if options.match in case.name)
         figures |= attention_figures(cases, library)
-    if options.only != "attention":
+    if options.only in (None, "qkv"):
+        figures |= qkv_figures(options.match)
+    if options.only in (None, "ring"):
         figures |= ring_report.ring_figures(options.match, ranks=8, online=True)
     if options.plot is not None:
         draw(options.plot)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import ring_report
-from kernel_report import CASES, Case, attention_figures
+from kernel_report import CASES, Case, attention_figures, qkv_figures
 
 import nkisim
 from wantrn.kernels.attention import Options, attention_cte
@@ -39,6 +39,12 @@ def test_beside_another_kernel() -> None:
 
 def test_names_of_cases_differ() -> None:
     assert len({case.name for case in CASES}) == len(CASES) == 8
+
+
+def test_figures_of_the_projection() -> None:
+    figures = dict(qkv_figures("row_mx.cross_v"))
+    assert figures["qkv_cte.row_mx.cross_v.weight_tile_loads"] == 10
+    assert 1 <= figures["qkv_cte.row_mx.cross_v.time_over_bound"] < 1.25
 
 
 @pytest.mark.parametrize("kernel", [ring_attention, ring_attention_online])
