@@ -5,9 +5,9 @@
 
 With `CHECKOUT`, a clone of github.com/aws-neuron/nki-library, `attention_cte` stands beside the
 library's kernel of that name, run as it is by the same simulator. `qkv_cte` stands beside the order
-of loads that upstream has (`ours_over_streamed`), and the loads that the peer's formula gives. With `FOLDER`, a timeline of each
-kernel is drawn there (which needs matplotlib). The rings of 720p take 13 GB and half an hour:
-see tools/ring_report.py, which runs them with fewer ranks too.
+of loads that upstream has (`ours_over_streamed`), and the loads that the peer's formula gives. With
+`FOLDER`, a timeline of each kernel of attention is drawn there (which needs matplotlib). The rings
+of 720p take 13 GB and half an hour: see tools/ring_report.py, which runs them with fewer ranks too.
 
 Nothing is measured: all times are nkisim's, see docs/time-model.md.
 """
