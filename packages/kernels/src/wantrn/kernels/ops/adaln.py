@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.row_mx import OCP_LIMIT, SCALE_BYTES, quantize_rows
 
 
 class Norm(enum.Enum):
@@ -27,6 +28,7 @@ def adaln_modulate(
     *,
     norm: Norm = Norm.LAYER,
     eps: float = 1e-6,
+    packed: bool = False,
 ) -> Tensor:
     """``norm(x) * mul + add``, computed in fp32 and rounded once.
 
@@ -38,16 +40,18 @@ def adaln_modulate(
         add: as ``mul``; None means zero.
         norm: the normalisation over H.
         eps: added to the variance (or mean square).
+        packed: the result is quantized, straight from fp32, to packed rows; see
+            ``row_mx.quantize_rows``. ``H`` is then a multiple of 4.
 
     Returns:
-        ``[B, S, H]`` of ``x.dtype``.
+        ``[B, S, H]`` of ``x.dtype``, or packed rows ``[B, S, H + 4]`` float8_e4m3fn.
 
     Raises:
         ValueError: an argument whose shape or dtype does not fit the others, by name.
     """
-    _check_stream(x)
+    _check_stream(x, packed)
     mul, add = _rows("mul", mul, x), _rows("add", add, x)
-    out: Tensor = _adaln(x, mul, add, norm.value, eps)
+    out: Tensor = _adaln(x, mul, add, norm.value, eps, packed)
     return out
 
 
@@ -60,6 +64,7 @@ def gated_adaln_modulate(
     *,
     norm: Norm = Norm.LAYER,
     eps: float = 1e-6,
+    packed: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Add a layer's output to the residual stream, and normalise and modulate the sum.
 
@@ -70,18 +75,19 @@ def gated_adaln_modulate(
         x: ``[B, S, H]``, fp32 or bf16: what the layer computed.
         residual: as ``x``: the stream before the layer.
         gate: fp32, shaped as ``mul``; None means one.
-        mul, add, norm, eps: as for ``adaln_modulate``.
+        mul, add, norm, eps, packed: as for ``adaln_modulate``.
 
     Returns:
-        The new stream and its modulated normalisation, both ``[B, S, H]`` of ``x.dtype``.
+        The new stream ``[B, S, H]`` of ``x.dtype`` and its modulated normalisation, the same or
+        packed rows.
 
     Raises:
         ValueError: an argument whose shape or dtype does not fit the others, by name.
     """
-    _check_stream(x)
+    _check_stream(x, packed)
     _check_residual(residual, x)
     gate, mul, add = _rows("gate", gate, x), _rows("mul", mul, x), _rows("add", add, x)
-    out: tuple[Tensor, Tensor] = _gated_adaln(x, residual, gate, mul, add, norm.value, eps)
+    out: tuple[Tensor, Tensor] = _gated_adaln(x, residual, gate, mul, add, norm.value, eps, packed)
     return out
 
 
@@ -96,9 +102,26 @@ def gated_add(x: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor
     return out
 
 
-def _check_stream(x: Tensor) -> None:
+def row_quantize(x: Tensor) -> Tensor:
+    """Tokens as packed rows, which the operators with FP8 weights take.
+
+    Args:
+        x: ``[B, S, H]``, fp32 or bf16, ``H`` a multiple of 4.
+
+    Returns:
+        ``[B, S, H + 4]`` float8_e4m3fn; see ``row_mx.quantize_rows``.
+
+    Raises:
+        ValueError: ``x`` has another shape.
+    """
+    return adaln_modulate(x, norm=Norm.NONE, packed=True)
+
+
+def _check_stream(x: Tensor, packed: bool = False) -> None:
     if x.ndim != 3:
         raise ValueError(f"x must be [B, S, H], got {list(x.shape)}")
+    if packed and (x.shape[2] < 4 or x.shape[2] % 4):
+        raise ValueError(f"x has rows of {x.shape[2]}; packed rows need a multiple of 4")
 
 
 def _check_residual(residual: Tensor, x: Tensor) -> None:
@@ -127,14 +150,18 @@ def _rows(name: str, value: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 @torch.library.custom_op("wantrn::adaln_modulate", mutates_args=())
-def _adaln(x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float) -> Tensor:
-    found: Tensor | None = _by_kernel("adaln_modulate", x, (norm, eps), mul=mul, add=add)
-    return _normalise_modulate(x, mul, add, norm, eps) if found is None else found
+def _adaln(
+    x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float, packed: bool
+) -> Tensor:
+    found: Tensor | None = _by_kernel("adaln_modulate", x, (norm, eps, packed), mul=mul, add=add)
+    return _normalise_modulate(x, mul, add, norm, eps, packed) if found is None else found
 
 
 @_adaln.register_fake
-def _(x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float) -> Tensor:
-    return x.new_empty(x.shape)
+def _(
+    x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float, packed: bool
+) -> Tensor:
+    return _empty_rows(x, packed)
 
 
 @torch.library.custom_op("wantrn::gated_adaln_modulate", mutates_args=())
@@ -146,17 +173,17 @@ def _gated_adaln(
     add: Tensor | None,
     norm: str,
     eps: float,
+    packed: bool,
 ) -> tuple[Tensor, Tensor]:
-    found = _by_kernel(
-        "gated_adaln_modulate", x, (norm, eps), mul=mul, add=add, residual=residual, gate=gate
-    )
+    tensors = {"mul": mul, "add": add, "residual": residual, "gate": gate}
+    found = _by_kernel("gated_adaln_modulate", x, (norm, eps, packed), **tensors)
     if isinstance(found, Tensor):  # nothing but the sum was asked for
         return found, found.clone()
     if found is not None:
         stream, out = found
         return stream, out
     stream = _add_gated(x, residual, gate)
-    return stream, _normalise_modulate(stream, mul, add, norm, eps)
+    return stream, _normalise_modulate(stream, mul, add, norm, eps, packed)
 
 
 @_gated_adaln.register_fake
@@ -168,13 +195,15 @@ def _(
     add: Tensor | None,
     norm: str,
     eps: float,
+    packed: bool,
 ) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape)
+    return x.new_empty(x.shape), _empty_rows(x, packed)
 
 
 @torch.library.custom_op("wantrn::gated_add", mutates_args=())
 def _gated_add(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
-    found: Tensor | None = _by_kernel("gated_add", x, ("none", 1e-6), residual=residual, gate=gate)
+    result = ("none", 1e-6, False)
+    found: Tensor | None = _by_kernel("gated_add", x, result, residual=residual, gate=gate)
     return _add_gated(x, residual, gate) if found is None else found
 
 
@@ -183,10 +212,18 @@ def _(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _by_kernel(operator: str, x: Tensor, norm: tuple[str, float], **tensors: Tensor | None) -> Any:
+def _empty_rows(x: Tensor, packed: bool) -> Tensor:
+    if not packed:
+        return x.new_empty(x.shape)
+    return x.new_empty((*x.shape[:2], x.shape[2] + SCALE_BYTES), dtype=torch.float8_e4m3fn)
+
+
+def _by_kernel(
+    operator: str, x: Tensor, result: tuple[str, float, bool], **tensors: Tensor | None
+) -> Any:
     """What the kernel `adaln_modulate` returns; None where torch is to compute the operator.
 
-    `norm` is the norm and its eps.
+    `result` is the norm, its eps and whether rows are packed.
     """
     chosen = setting()
     if chosen.backend is not Backend.SIM:
@@ -194,7 +231,8 @@ def _by_kernel(operator: str, x: Tensor, norm: tuple[str, float], **tensors: Ten
     from wantrn.kernels.adaln.options import Options
     from wantrn.kernels.adaln.torch_call import Call
 
-    call = Call(x, Options(*norm), **tensors)
+    norm, eps, packed = result
+    call = Call(x, Options(norm, eps, OCP_LIMIT if packed else 0.0), **tensors)
     reason = call.refusal(chosen.simulation)
     if reason is not None:
         log_fallback(operator, reason)
@@ -207,7 +245,7 @@ def _add_gated(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def _normalise_modulate(
-    x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float
+    x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float, packed: bool
 ) -> Tensor:
     wide = x.float()
     if norm == "layer":
@@ -215,6 +253,8 @@ def _normalise_modulate(
     elif norm == "rms":
         wide = F.rms_norm(wide, wide.shape[-1:], eps=eps)
     wide = _multiply_add(wide, mul, add)
+    if packed:
+        return quantize_rows(wide)
     # an operator's result may not be its input
     return wide.clone() if wide is x else wide.to(x.dtype)
 

@@ -111,12 +111,25 @@ def _check(
     if x.ndim != 3:
         raise ValueError(f"x must be [B, S, H], got {list(x.shape)}")
     check_linear("weight", x.shape[-1], x, weight, bias)
-    if head_dim < 1 or weight.shape[0] % head_dim:
-        raise ValueError(f"head_dim must divide weight's {weight.shape[0]} rows, got {head_dim}")
-    num_q_heads = weight.shape[0] // head_dim - 2 * num_kv_heads
+    check_heads(x.shape[1], weight.shape[0], head_dim, num_kv_heads, norm, rotary)
+
+
+def check_heads(
+    tokens: int,
+    width: int,
+    head_dim: int,
+    num_kv_heads: int,
+    norm: HeadNorm | None,
+    rotary: Rotary | None,
+) -> None:
+    """Raise ``ValueError`` unless a projection to ``width`` columns can be cut into these heads,
+    and norm and tables fit them."""
+    if head_dim < 1 or width % head_dim:
+        raise ValueError(f"head_dim must divide weight's {width} rows, got {head_dim}")
+    num_q_heads = width // head_dim - 2 * num_kv_heads
     if num_kv_heads < 0 or num_q_heads < 1:
         raise ValueError(
-            f"num_kv_heads must leave Q at least one of weight's {weight.shape[0] // head_dim} "
+            f"num_kv_heads must leave Q at least one of weight's {width // head_dim} "
             f"heads, got {num_kv_heads}"
         )
     if norm is not None:
@@ -131,8 +144,8 @@ def _check(
     if rotary is not None:
         if head_dim % 2:
             raise ValueError(f"head_dim must be even with rotary, got {head_dim}")
-        _check_vector("rotary.cos", rotary.cos, (x.shape[1], head_dim // 2))
-        _check_vector("rotary.sin", rotary.sin, (x.shape[1], head_dim // 2))
+        _check_vector("rotary.cos", rotary.cos, (tokens, head_dim // 2))
+        _check_vector("rotary.sin", rotary.sin, (tokens, head_dim // 2))
 
 
 def _check_vector(name: str, value: Tensor, shape: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""`o_proj` and `mlp` on tensors as `wantrn.kernels.ops` has them, by the simulator, in bf16."""
+"""`o_proj` and `mlp` on tensors as `wantrn.kernels.ops` has them, by the simulator."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from wantrn.kernels.projections.planner import (
     mlp_refusal,
     o_proj_refusal,
 )
+from wantrn.kernels.row_mx import SCALE_BYTES, ChannelWeight, kernel_weight
+
+Weight = Tensor | ChannelWeight
+"""bf16 as torch has it, or FP8."""
 
 
-def o_proj_refusal_of(x: Tensor, weight: Tensor, simulation: Simulation) -> str | None:
+def o_proj_refusal_of(x: Tensor, weight: Weight, simulation: Simulation) -> str | None:
     """Why the kernel does not run this, or None.
 
     Args:
@@ -28,35 +32,38 @@ def o_proj_refusal_of(x: Tensor, weight: Tensor, simulation: Simulation) -> str 
         weight: `[H, N * D]`.
     """
     sizes = _o_proj_sizes(x, weight, None)
-    return _wrong_dtype(x) or o_proj_refusal(sizes, simulation.lnc, _target(simulation))
+    return _wrong_dtype(x, sizes.packed) or o_proj_refusal(
+        sizes, simulation.lnc, _target(simulation)
+    )
 
 
 def o_proj_simulated(
-    x: Tensor, weight: Tensor, bias: Tensor | None, simulation: Simulation
+    x: Tensor, weight: Weight, bias: Tensor | None, simulation: Simulation
 ) -> Tensor:
     """By the kernel in the simulator: `[B, S, H]`; `bias` `[H]` or None."""
     sizes = _o_proj_sizes(x, weight, bias)
     plan = best_o_proj_plan(sizes, simulation.lnc, _target(simulation))
     run = nkisim.simulate(o_proj, target=simulation.target)[simulation.lnc]
     heads = x.permute(0, 2, 3, 1).contiguous()
-    out: Tensor = run(heads, weight.T.contiguous(), plan, None, _row(bias))
+    operand, scales = kernel_weight(weight)
+    out: Tensor = run(heads, operand, plan, scales, _row(bias))
     return out
 
 
-def mlp_refusal_of(x: Tensor, up: Tensor, down: Tensor, simulation: Simulation) -> str | None:
+def mlp_refusal_of(x: Tensor, up: Weight, down: Weight, simulation: Simulation) -> str | None:
     """Why the kernel does not run this, or None.
 
     Args:
-        x: `[B, S, H]`.
-        up: `[F, H]`; down: `[H_out, F]`.
+        x: `[B, S, H]`, or with FP8 weights packed rows `[B, S, H + 4]`.
+        up: `[F, H]`; down: `[H_out, F]`; both bf16, or both FP8.
     """
     sizes = _mlp_sizes(x, up, down, (None, None))
-    return _wrong_dtype(x) or mlp_refusal(sizes, simulation.lnc, _target(simulation))
+    return _wrong_dtype(x, sizes.packed) or mlp_refusal(sizes, simulation.lnc, _target(simulation))
 
 
 def mlp_simulated(
     x: Tensor,
-    weights: tuple[Tensor, Tensor],
+    weights: tuple[Weight, Weight],
     biases: tuple[Tensor | None, Tensor | None],
     simulation: Simulation,
 ) -> Tensor:
@@ -69,13 +76,14 @@ def mlp_simulated(
     sizes = _mlp_sizes(x, *weights, biases)
     plan = best_mlp_plan(sizes, simulation.lnc, _target(simulation))
     run = nkisim.simulate(mlp, target=simulation.target)[simulation.lnc]
-    up, down = (weight.T.contiguous() for weight in weights)
-    out: Tensor = run(x.contiguous(), up, down, plan, None, None, *(_row(b) for b in biases))
+    (up, up_scales), (down, down_scales) = map(kernel_weight, weights)
+    scales = (up_scales, down_scales)
+    out: Tensor = run(x.contiguous(), up, down, plan, *scales, *(_row(b) for b in biases))
     return out
 
 
-def _wrong_dtype(x: Tensor) -> str | None:
-    if x.dtype == torch.bfloat16:
+def _wrong_dtype(x: Tensor, packed: bool) -> str | None:
+    if packed or x.dtype == torch.bfloat16:
         return None
     return f"x is {x.dtype}; the Tensor engine takes four times as long for it, so only bf16 runs"
 
@@ -92,14 +100,27 @@ def _bytes(bias: Tensor | None) -> int:
     return 0 if bias is None else bias.dtype.itemsize
 
 
-def _o_proj_sizes(x: Tensor, weight: Tensor, bias: Tensor | None) -> OProjSizes:
+def _width(weight: Weight) -> int:
+    return weight.width if isinstance(weight, ChannelWeight) else weight.shape[0]
+
+
+def _o_proj_sizes(x: Tensor, weight: Weight, bias: Tensor | None) -> OProjSizes:
     batch, tokens, heads, d = x.shape
-    return OProjSizes(batch, tokens, heads * d, weight.shape[0], False, _bytes(bias))
+    packed = isinstance(weight, ChannelWeight)
+    return OProjSizes(batch, tokens, heads * d, _width(weight), packed, _bytes(bias))
 
 
 def _mlp_sizes(
-    x: Tensor, up: Tensor, down: Tensor, biases: tuple[Tensor | None, Tensor | None]
+    x: Tensor, up: Weight, down: Weight, biases: tuple[Tensor | None, Tensor | None]
 ) -> MlpSizes:
-    batch, tokens, hidden = x.shape
-    up_bytes, down_bytes = (_bytes(bias) for bias in biases)
-    return MlpSizes(batch * tokens, hidden, up.shape[0], down.shape[0], False, up_bytes, down_bytes)
+    batch, tokens, row = x.shape
+    packed = isinstance(up, ChannelWeight)
+    return MlpSizes(
+        tokens=batch * tokens,
+        hidden=row - SCALE_BYTES if packed else row,
+        inner=_width(up),
+        width=_width(down),
+        packed=packed,
+        up_bias_bytes=_bytes(biases[0]),
+        down_bias_bytes=_bytes(biases[1]),
+    )

@@ -1,4 +1,4 @@
-"""`qkv_cte` on tensors as `wantrn.kernels.ops.qkv_proj` has them, by the simulator, in bf16."""
+"""`qkv_cte` on tensors as the operators of `wantrn.kernels.ops` have them, by the simulator."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from wantrn.kernels.qkv.capability import refusal
 from wantrn.kernels.qkv.kernel import qkv_cte
 from wantrn.kernels.qkv.options import Options, Sizes, sizes_of
 from wantrn.kernels.qkv.planner import best_plan
+from wantrn.kernels.row_mx import ChannelWeight, kernel_weight
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,15 @@ class Call:
     """The arguments of one call, on a rank that has all heads.
 
     Attributes:
-        x: `[B, S, H]`
-        weight, bias: `[I, H]`, and `[I]` or None
+        x: `[B, S, H]` bf16, or packed rows `[B, S, H + 4]`
+        weight, bias: `[I, H]` bf16, or in FP8 for packed rows; and `[I]` or None
         options: of the kernel
         q_gamma, k_gamma: fp32 `[N * D]` and `[N_kv * D]`, or None
         cos, sin: fp32 `[S, D / 2]`, or None
     """
 
     x: Tensor
-    weight: Tensor
+    weight: Tensor | ChannelWeight
     bias: Tensor | None
     options: Options
     q_gamma: Tensor | None
@@ -45,7 +46,7 @@ class Call:
 
     def refusal(self, simulation: Simulation) -> str | None:
         """Why the kernel does not run this, or None."""
-        if self.x.dtype != torch.bfloat16:
+        if isinstance(self.weight, Tensor) and self.x.dtype != torch.bfloat16:
             return f"x is {self.x.dtype}; the kernel takes bf16"
         return refusal(self.sizes(), self.options, _target(simulation), simulation.lnc)
 
@@ -58,15 +59,9 @@ class Call:
             for row in (self.bias, self.q_gamma, self.k_gamma)
         ]
         tables = [None if t is None else t.contiguous() for t in (self.cos, self.sin)]
-        out: Tensor = run(
-            self.x.contiguous(),
-            self.weight.T.contiguous(),
-            self.options,
-            plan,
-            None,
-            *rows,
-            *tables,
-        )
+        weight, scales = kernel_weight(self.weight)
+        x = self.x.contiguous()
+        out: Tensor = run(x, weight, self.options, plan, scales, *rows, *tables)
         return out
 
 

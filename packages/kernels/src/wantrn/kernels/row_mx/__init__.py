@@ -13,6 +13,7 @@ from wantrn.kernels.row_mx.rows import (
 from wantrn.kernels.row_mx.weights import (
     ChannelWeight,
     from_kernel_layout,
+    kernel_weight,
     quantize_channels,
     to_kernel_layout,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "dequantize_products",
     "dequantize_rows",
     "from_kernel_layout",
+    "kernel_weight",
     "pack_rows",
     "quantize_channels",
     "quantize_rows",

@@ -66,6 +66,16 @@ def quantize_channels(weight: Tensor, limit: float = OCP_LIMIT) -> tuple[Tensor,
     return to_codes(wide / scales.unsqueeze(1), limit), scales
 
 
+def kernel_weight(weight: Tensor | ChannelWeight) -> tuple[Tensor, Tensor | None]:
+    """A weight, and its scales if it has them, as kernels take them.
+
+    ``[I, H]`` becomes ``[H, I]``, without scales; FP8 codes and scales are in their layout already.
+    """
+    if isinstance(weight, ChannelWeight):
+        return weight.codes.contiguous(), weight.scales.contiguous()
+    return weight.T.contiguous(), None
+
+
 @dataclass(frozen=True)
 class ChannelWeight:
     """A quantized weight as a kernel takes it.
@@ -89,6 +99,16 @@ class ChannelWeight:
                 f"scales must be {list(wanted)} torch.float32, got {list(self.scales.shape)} "
                 f"{self.scales.dtype}"
             )
+
+    @property
+    def width(self) -> int:
+        """``I``, output channels."""
+        return self.codes.shape[1]
+
+    @property
+    def depth(self) -> int:
+        """``H``, what is contracted."""
+        return self.codes.shape[0] * VALUES
 
     @classmethod
     def of(cls, weight: Tensor, limit: float = OCP_LIMIT) -> ChannelWeight:
