@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from wantrn.kernels import ops
 from wantrn.kernels.ops import HeadNorm, Rotary
 from wantrn.model.config import WanConfig
+from wantrn.model.linears import Linear, make_linear, o_proj, qkv_proj
 
 
 class SelfAttention(nn.Module):
@@ -16,34 +17,36 @@ class SelfAttention(nn.Module):
 
     The Q and K rows of ``qkv`` and the weights of ``q_norm`` and ``k_norm`` are permuted in each
     head from interleaved to rotate-half order (see ``checkpoints.native``); scores do not change.
+
+    ``quantized``: both projections are in FP8, and the input is packed rows.
     """
 
-    def __init__(self, config: WanConfig) -> None:
+    def __init__(self, config: WanConfig, quantized: bool = False) -> None:
         super().__init__()
+        self.quantized = quantized
         hidden = config.hidden_size
         self.heads, self.head_dim, self.eps = (
             config.num_attention_heads,
             config.attention_head_dim,
             config.eps,
         )
-        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.qkv = make_linear(hidden, 3 * hidden, quantized)
         self.q_norm = nn.RMSNorm(hidden, eps=config.eps)
         self.k_norm = nn.RMSNorm(hidden, eps=config.eps)
-        self.out = nn.Linear(hidden, hidden)
+        self.out = make_linear(hidden, hidden, quantized)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """``[B, S, H]`` to ``[B, S, H]``."""
-        qkv = ops.qkv_proj(
+        """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``."""
+        qkv = qkv_proj(
             x,
-            self.qkv.weight,
-            self.qkv.bias,
+            self.qkv,
             head_dim=self.head_dim,
             num_kv_heads=self.heads,
             norm=HeadNorm(self.q_norm.weight, self.k_norm.weight, self.eps),
             rotary=rotary,
         )
         q, k, v = qkv.view(*x.shape[:2], 3, self.heads, self.head_dim).unbind(2)
-        return ops.o_proj(ops.attention(q, k, v), self.out.weight, self.out.bias)
+        return o_proj(ops.attention(q, k, v), self.out)
 
 
 @dataclass(frozen=True)
@@ -55,33 +58,37 @@ class TextKV:
 
 
 class CrossAttention(nn.Module):
-    """Attention from the video's tokens to the text; keys and values come from ``project``."""
+    """Attention from the video's tokens to the text; keys and values come from ``project``.
 
-    def __init__(self, config: WanConfig) -> None:
+    ``quantized``: all four projections are in FP8, and the video's tokens are packed rows.
+    """
+
+    def __init__(self, config: WanConfig, quantized: bool = False) -> None:
         super().__init__()
+        self.quantized = quantized
         hidden = config.hidden_size
         self.head_dim, self.eps = config.attention_head_dim, config.eps
-        self.q = nn.Linear(hidden, hidden)
-        self.k = nn.Linear(hidden, hidden)
-        self.v = nn.Linear(hidden, hidden)
+        self.q = make_linear(hidden, hidden, quantized)
+        self.k = make_linear(hidden, hidden, quantized)
+        self.v = make_linear(hidden, hidden, quantized)
         self.q_norm = nn.RMSNorm(hidden, eps=config.eps)
         self.k_norm = nn.RMSNorm(hidden, eps=config.eps)
-        self.out = nn.Linear(hidden, hidden)
+        self.out = make_linear(hidden, hidden, quantized)
 
     def project(self, text: Tensor) -> TextKV:
-        """Keys and values of the embedded text ``[B, L, H]``."""
-        return TextKV(self._heads(text, self.k, self.k_norm), self._heads(text, self.v, None))
+        """Keys and values of the embedded text ``[B, L, H]``, which is never packed rows."""
+        x = ops.row_quantize(text) if self.quantized else text
+        return TextKV(self._heads(x, self.k, self.k_norm), self._heads(x, self.v, None))
 
     def forward(self, x: Tensor, text: TextKV) -> Tensor:
-        """``[B, S, H]`` to ``[B, S, H]``."""
+        """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``."""
         q = self._heads(x, self.q, self.q_norm)
-        return ops.o_proj(ops.attention(q, text.k, text.v), self.out.weight, self.out.bias)
+        return o_proj(ops.attention(q, text.k, text.v), self.out)
 
-    def _heads(self, x: Tensor, proj: nn.Linear, norm: nn.RMSNorm | None) -> Tensor:
-        segment = ops.qkv_proj(
+    def _heads(self, x: Tensor, layer: Linear, norm: nn.RMSNorm | None) -> Tensor:
+        segment = qkv_proj(
             x,
-            proj.weight,
-            proj.bias,
+            layer,
             head_dim=self.head_dim,
             num_kv_heads=0,
             norm=None if norm is None else HeadNorm(norm.weight, eps=self.eps),

@@ -17,6 +17,7 @@ from wantrn.model.config import WanConfig
 from wantrn.model.embedding import PatchEmbedding, TextEmbedding, TimeEmbedding, unpatchify
 from wantrn.model.feed_forward import FeedForward
 from wantrn.model.modulation import BlockModulation, output_modulation
+from wantrn.model.quantization.groups import Group
 from wantrn.model.rope import rotary_tables
 
 
@@ -35,21 +36,24 @@ class AttendedVideo:
     """What a block has computed before it reads the text."""
 
     stream: Tensor  # [B, S, H], after self-attention
-    normed: Tensor  # its normalisation, the input of cross-attention
+    normed: Tensor  # its normalisation, the input of cross-attention; perhaps packed rows
     modulation: BlockModulation
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention and feed-forward on one residual stream."""
+    """Self-attention, cross-attention and feed-forward on one residual stream.
 
-    def __init__(self, config: WanConfig) -> None:
+    What comes before a layer in FP8 quantizes its result from fp32, without bf16 in between.
+    """
+
+    def __init__(self, config: WanConfig, quantized: frozenset[Group] = frozenset()) -> None:
         super().__init__()
         self.eps = config.eps
         self.modulation = nn.Parameter(torch.empty(1, 6, config.hidden_size))
-        self.self_attention = SelfAttention(config)
+        self.self_attention = SelfAttention(config, Group.SELF_ATTENTION in quantized)
         self.cross_norm = nn.LayerNorm(config.hidden_size, eps=config.eps)
-        self.cross_attention = CrossAttention(config)
-        self.feed_forward = FeedForward(config)
+        self.cross_attention = CrossAttention(config, Group.CROSS_ATTENTION in quantized)
+        self.feed_forward = FeedForward(config, Group.FEED_FORWARD in quantized)
 
     def forward(self, stream: Tensor, rows: Tensor, rotary: Rotary, text: TextKV) -> Tensor:
         """``stream`` ``[B, S, H]``, ``rows`` ``[B, G, 6, H]`` fp32; the new stream."""
@@ -58,7 +62,13 @@ class Block(nn.Module):
     def attend_to_video(self, stream: Tensor, rows: Tensor, rotary: Rotary) -> AttendedVideo:
         """The block up to the first use of the text."""
         mod = BlockModulation.of(self.modulation, rows)
-        x = ops.adaln_modulate(stream, mod.attention_scale, mod.attention_shift, eps=self.eps)
+        x = ops.adaln_modulate(
+            stream,
+            mod.attention_scale,
+            mod.attention_shift,
+            eps=self.eps,
+            packed=self.self_attention.quantized,
+        )
         x = self.self_attention(x, rotary)
         stream, x = ops.gated_adaln_modulate(
             x,
@@ -67,6 +77,7 @@ class Block(nn.Module):
             self.cross_norm.weight,
             self.cross_norm.bias,
             eps=self.eps,
+            packed=self.cross_attention.quantized,
         )
         return AttendedVideo(stream, x, mod)
 
@@ -75,7 +86,13 @@ class Block(nn.Module):
         mod, stream = video.modulation, video.stream
         x = self.cross_attention(video.normed, text)
         stream, x = ops.gated_adaln_modulate(
-            x, stream, None, mod.feed_forward_scale, mod.feed_forward_shift, eps=self.eps
+            x,
+            stream,
+            None,
+            mod.feed_forward_scale,
+            mod.feed_forward_shift,
+            eps=self.eps,
+            packed=self.feed_forward.quantized,
         )
         return ops.gated_add(self.feed_forward(x), stream, mod.feed_forward_gate)
 
@@ -83,16 +100,20 @@ class Block(nn.Module):
 class WanTransformer(nn.Module):
     """One expert. Predicts the velocity of the flow from noise to video latents.
 
-    Parameters are created uninitialised; ``pipeline.load_transformer`` fills them from files.
+    Parameters are created uninitialised; ``pipeline.load_transformer`` fills them from files, and
+    ``quantized_transformer`` makes one whose ``quantized_groups`` are in FP8.
     """
 
-    def __init__(self, config: WanConfig) -> None:
+    def __init__(self, config: WanConfig, quantized_groups: frozenset[Group] = frozenset()) -> None:
         super().__init__()
         self.config = config
+        self.quantized_groups = quantized_groups
         self.patch_embedding = PatchEmbedding(config)
         self.time_embedding = TimeEmbedding(config)
         self.text_embedding = TextEmbedding(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(
+            Block(config, quantized_groups) for _ in range(config.num_layers)
+        )
         self.modulation = nn.Parameter(torch.empty(1, 2, config.hidden_size))
         self.proj_out = nn.Linear(config.hidden_size, config.out_channels * config.patch_volume)
 
