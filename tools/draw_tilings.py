@@ -13,14 +13,20 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
 from wantrn.kernels.qkv.plan import Plan
 from wantrn.kernels.qkv.planner import best_plan
 from wantrn.kernels.qkv.slabs import TILE, slabs_of
 from wantrn.kernels.qkv.wan_calls import LNC, WAN_CALLS, Call, sizes_of_call
+from wantrn.kernels.row_mx import VALUES
 
 CALL = "self_720p_tp4_cp8"
 # rows of the weight that one MX matmul contracts: 128 elements of four
-TILE_ROWS = 4 * TILE
+TILE_ROWS = VALUES * TILE
+COLOURS = colormaps["viridis"]
 
 
 def group_edges(plan: Plan) -> list[int]:
@@ -42,56 +48,40 @@ def _matrix(axes: Any, width: int, height: int, title: str) -> None:
 
 def draw(path: Path) -> None:
     """Both orders side by side, every tile with its number in the order of loading."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.patches import Rectangle
-
     (call,) = [one for one in WAN_CALLS if one.name == CALL]
     plan = best_plan(sizes_of_call(call), LNC)
-    width, hidden = plan.sizes.width(), plan.sizes.hidden
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.6), layout="constrained")
-    edges = group_edges(plan)
-    colours = pyplot.get_cmap("viridis")
-    _matrix(
-        left, width, hidden, f"qkv_cte: {hidden // TILE_ROWS} loads of a tile of {TILE_ROWS} rows"
-    )
-    for number, (lo, hi) in enumerate(itertools.pairwise(edges)):
-        colour = colours(0.15 + 0.7 * number / max(len(edges) - 2, 1))
-        left.add_patch(Rectangle((lo, 0), hi - lo, hidden, fc=colour, ec="white", lw=2))
-        left.text(
-            (lo + hi) / 2, hidden / 2, _group_text(number), ha="center", va="center", c="white"
-        )
-    repeats = call.peer_loads * TILE_ROWS // hidden
-    _matrix(
-        right, width, hidden, f"AWS's plugin: {call.peer_loads} loads, all of it {repeats} times"
-    )
-    for row in range(0, hidden, TILE_ROWS):
-        tile = Rectangle((0, row), width, TILE_ROWS, fc=colours(0.35), ec="white", lw=2)
-        right.add_patch(tile)
-        right.text(
-            width / 2,
-            row + TILE_ROWS / 2,
-            _row_text(call, row, repeats),
-            ha="center",
-            va="center",
-            c="white",
-            fontsize=8,
-        )
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_groups(left, plan)
+    _draw_rows(right, plan, call)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
-def _group_text(number: int) -> str:
-    return f"{number + 1}\nall tokens"
+def _draw_groups(axes: Any, plan: Plan) -> None:
+    hidden, edges = plan.sizes.hidden, group_edges(plan)
+    title = f"qkv_cte: {hidden // TILE_ROWS} loads of a tile of {TILE_ROWS} rows"
+    _matrix(axes, plan.sizes.width(), hidden, title)
+    for number, (lo, hi) in enumerate(itertools.pairwise(edges)):
+        shade = 0.15 + 0.7 * number / max(len(edges) - 2, 1)
+        axes.add_patch(Rectangle((lo, 0), hi - lo, hidden, fc=COLOURS(shade), ec="white", lw=2))
+        text = f"{number + 1}\nall tokens"
+        axes.text((lo + hi) / 2, hidden / 2, text, ha="center", va="center", c="white")
 
 
-def _row_text(call: Call, row: int, repeats: int) -> str:
-    """The numbers of the loads of one tile of rows: once for each block of tokens."""
-    first = row // TILE_ROWS + 1
-    each = call.peer_loads // repeats
-    return ", ".join(str(first + turn * each) for turn in range(repeats))
+def _draw_rows(axes: Any, plan: Plan, call: Call) -> None:
+    width, tiles = plan.sizes.width(), plan.sizes.hidden // TILE_ROWS
+    title = f"AWS's plugin: {call.peer_loads} loads, all of it {call.peer_loads // tiles} times"
+    _matrix(axes, width, plan.sizes.hidden, title)
+    for tile, numbers in enumerate(loads_of_rows(call.peer_loads, tiles)):
+        at = tile * TILE_ROWS
+        axes.add_patch(Rectangle((0, at), width, TILE_ROWS, fc=COLOURS(0.35), ec="white", lw=2))
+        text, middle = ", ".join(map(str, numbers)), at + TILE_ROWS / 2
+        axes.text(width / 2, middle, text, ha="center", va="center", c="white", fontsize=8)
+
+
+def loads_of_rows(loads: int, tiles: int) -> list[range]:
+    """The numbers, from 1, of the loads of each tile of rows: once for each block of tokens."""
+    return [range(tile + 1, loads + 1, tiles) for tile in range(tiles)]
 
 
 def main() -> None:

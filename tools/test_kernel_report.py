@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,6 @@ def test_figures_of_a_ring(kernel: object) -> None:
     assert figures["ring.200.sbuf_peak_bytes"] <= one.json()["sbuf_limit_bytes"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_a_picture(tmp_path: Path) -> None:
     ring_report.draw(tmp_path / "new")
     assert (tmp_path / "new" / "ring_attention.png").read_bytes().startswith(b"\x89PNG")

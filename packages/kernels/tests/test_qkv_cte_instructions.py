@@ -9,6 +9,7 @@ from nkisim import World, lint
 from nkisim.enums import MemoryRegion
 from nkisim.trace import Instruction
 from wantrn.kernels.qkv import Options, Plan, candidates, qkv_cte
+from wantrn.kernels.sbuf import named
 
 
 def issued(
@@ -128,4 +129,4 @@ def test_neighbouring_tokens_of_a_head_are_stored_as_one_run() -> None:
 def test_neutral_scales_are_one_constant() -> None:
     plan, instructions = issued(600, Options(4, 4, 64))
     places = {r.place.name for i in of(instructions, "nc_matmul_mx") for r in i.reads[2:4]}
-    assert places == {"neutral_0"} and plan.buffer("neutral").size == 512
+    assert places == {"neutral_0"} and named(plan.buffers, "neutral").size == 512

@@ -25,6 +25,7 @@ from wantrn.kernels.qkv.wan_calls import (
     sizes_of_call,
     weight_tile_loads,
 )
+from wantrn.kernels.sbuf import named
 
 CALLS = {call.name: call for call in WAN_CALLS}
 
@@ -103,7 +104,7 @@ def test_buffers_are_those_of_the_plan(
         firsts = _groups_of(trace.cores[0], plan)
         for place in places:
             assert place.first >= 0, place.name
-            buffer = plan.buffer(place.name.rpartition("_")[0])
+            buffer = named(plan.buffers, place.name.rpartition("_")[0])
             assert buffer.first <= firsts(place.first), place.name
             assert firsts(place.last) <= buffer.last, place.name
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nkisim
+from nkisim.enums import NcVersion
 from wantrn.kernels.ring import (
     RingOptions,
+    refusal,
     ring_attention,
     ring_attention_online,
-    ring_problem,
     shares,
 )
 from wantrn.kernels.ring.division import divide, runs
@@ -107,7 +108,7 @@ def test_what_wan_runs_fits_in_one_pass() -> None:
         assert passes(plan) == 1
         assert plan.sbuf_bytes() <= TRN3
         x = (1, tokens, 10, 128)
-        assert ring_problem((x, x, x), ("bfloat16",) * 3, RingOptions(ranks=8)) is None
+        assert refusal((x, x, x), ("bfloat16",) * 3, RingOptions(ranks=8)) is None
 
 
 def test_trainium2_takes_more_passes_for_720p() -> None:
@@ -118,8 +119,8 @@ def test_trainium2_takes_more_passes_for_720p() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"generation": 2}, "generation is 2"),
-        ({"cores": 3}, "cores is 3"),
+        ({"target": NcVersion.gen2}, "the target is gen2"),
+        ({"lnc": 3}, "lnc is 3"),
         ({"dtypes": ("float16",) * 3}, "q, k and v are float16"),
         ({"dtypes": ("bfloat16", "float32", "float32")}, "all must be bfloat16"),
         ({"shapes": ((1, 4, 2, 256),) * 3}, "D at most 128"),
@@ -128,10 +129,10 @@ def test_trainium2_takes_more_passes_for_720p() -> None:
 )
 def test_the_reason_why_not(change: dict[str, Any], text: str) -> None:
     given = {"shapes": ((1, 4, 2, 128),) * 3, "dtypes": ("bfloat16",) * 3}
-    reason = ring_problem(**{**given, "options": RingOptions(ranks=2), **change})
+    reason = refusal(**{**given, "options": RingOptions(ranks=2), **change})
     assert reason is not None and text in reason
 
 
 def test_one_rank_holds_no_sums_and_takes_any_length() -> None:
     shapes = ((1, 100000, 1, 128),) * 3
-    assert ring_problem(shapes, ("bfloat16",) * 3, RingOptions()) is None
+    assert refusal(shapes, ("bfloat16",) * 3, RingOptions()) is None

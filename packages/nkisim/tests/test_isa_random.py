@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -112,12 +113,12 @@ def test_bits_are_fair(engine: Engine, dtype: Any) -> None:
         assert abs((centred * other).mean() * 12) < 6 / math.sqrt(n)
 
 
-@pytest.mark.parametrize("engine", WIDTHS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("engine", "layout"),
+    # GpSimd does not reach PSUM
+    [pair for pair in product(WIDTHS, LAYOUTS) if pair != (Engine.gpsimd, "psum")],
+)
 def test_a_narrow_type_gets_the_low_bits(engine: Engine, layout: str) -> None:
-    if engine is Engine.gpsimd and layout == "psum":
-        return
-
     def body() -> tuple[Array, Array]:
         first = 32 if layout == "addressed" else 0
         state = tile(np.full((16, WIDTHS[engine]), 99), dtypes.uint32, partition=first)

@@ -5,6 +5,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.image
 import numpy as np
 import pytest
 from trace_maker import Maker, trace
@@ -31,14 +33,12 @@ def pipeline(n: int, cores: int = 1) -> Report:
 
 
 def pixels(path: Path) -> np.ndarray:
-    image = pytest.importorskip("matplotlib.image")
-    read: np.ndarray = image.imread(path)
+    read: np.ndarray = matplotlib.image.imread(path)
     return read
 
 
 @pytest.mark.parametrize(("n", "cores"), [(3, 1), (400, 1), (20, 2), (20, 5)])
 def test_png_shows_the_engines_at_work(tmp_path: Path, n: int, cores: int) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"
     pipeline(n, cores).plot(path)
     picture = pixels(path)
@@ -51,7 +51,6 @@ def test_png_shows_the_engines_at_work(tmp_path: Path, n: int, cores: int) -> No
 
 
 def test_svg_names_what_it_shows(tmp_path: Path) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
     path = tmp_path / "picture.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         made = pipeline(8)
@@ -67,14 +66,12 @@ def test_svg_names_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_an_empty_trace_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "empty.svg"
     report.make(trace(Maker())).plot(path)
     assert path.stat().st_size > 0
 
 
 def test_many_kinds_of_instructions_share_the_colours(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     maker = Maker()
     for op in ("bn_stats", "max8", "rng", "dropout", "range_select", "select_reduce", "reciprocal"):
         maker.issue(op, Engine.vector, (maker.sbuf(128, 64),), (maker.sbuf(128, 64),))

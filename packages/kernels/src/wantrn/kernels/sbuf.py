@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wantrn.kernels.nki import nl
+from wantrn.kernels.slots import Slots
 
 # partitions of SBUF, each of which has its part of every buffer
 PARTITIONS = 128
@@ -19,35 +20,49 @@ class Buffer(nl.NKIObject):
 
     Attributes:
         name: what it holds
-        size: bytes of each partition of one slot, a multiple of `ALIGNMENT`
+        size: bytes of each partition of one slot
         slots: how many are taken in turns
+        first, last: the stages of the kernel between which it lives, both included; a kernel of one
+            stage leaves them at 0
         address: first byte in each partition
     """
 
     name: str
     size: int
     slots: int
-    address: int
+    first: int = 0
+    last: int = 0
+    address: int = 0
 
     def end(self) -> int:
         """The byte behind it."""
         return self.address + self.size * self.slots
 
 
-def placed(wanted: list[tuple[str, int, int]]) -> tuple[Buffer, ...]:
-    """Buffers one behind the other, all of which live as long as the kernel runs.
+def placed(wanted: list[Buffer]) -> tuple[Buffer, ...]:
+    """Each buffer at the lowest address at which none of those alive with it lies.
 
-    Args:
-        wanted: `(name, bytes of a partition, slots)`; what has no bytes or slots is left out.
+    Sizes are rounded up to `ALIGNMENT`; what has no bytes or no slots is left out.
     """
     found: list[Buffer] = []
-    address = 0
-    for name, size, slots in wanted:
-        if size * slots > 0:
-            aligned = -(-size // ALIGNMENT) * ALIGNMENT
-            found.append(Buffer(name, aligned, slots, address))
-            address = found[-1].end()
+    for buffer in wanted:
+        if buffer.size * buffer.slots > 0:
+            size = -(-buffer.size // ALIGNMENT) * ALIGNMENT
+            alive = [o for o in found if o.first <= buffer.last and buffer.first <= o.last]
+            address = _lowest(size * buffer.slots, alive)
+            found.append(
+                Buffer(buffer.name, size, buffer.slots, buffer.first, buffer.last, address)
+            )
     return tuple(found)
+
+
+def _lowest(size: int, others: list[Buffer]) -> int:
+    """The lowest address of `size` bytes that are none of `others`': 0, or the end of one."""
+    free = []
+    for address in [0] + [other.end() for other in others]:
+        if all([address + size <= o.address or o.end() <= address for o in others]):
+            free.append(address)
+    return min(free)
 
 
 def end_of(buffers: tuple[Buffer, ...]) -> int:
@@ -55,20 +70,12 @@ def end_of(buffers: tuple[Buffer, ...]) -> int:
     return max([buffer.end() for buffer in buffers])
 
 
-class Slots(nl.NKIObject):
-    """The slots of one buffer, taken in turns or by number."""
-
-    tensors: list[Any]
-    taken: int = 0
-
-    def take(self) -> Any:
-        """The next one; what it held is gone."""
-        self.taken += 1
-        return self.at(self.taken - 1)
-
-    def at(self, number: int) -> Any:
-        """Number `number`, counted round."""
-        return self.tensors[number % len(self.tensors)]
+def named(buffers: tuple[Buffer, ...], name: str) -> Any:
+    """The buffer of that name, or None."""
+    for buffer in buffers:
+        if buffer.name == name:
+            return buffer
+    return None
 
 
 def slots_of(buffers: tuple[Buffer, ...], name: str, dtype: Any, itemsize: int) -> Any:
@@ -78,18 +85,18 @@ def slots_of(buffers: tuple[Buffer, ...], name: str, dtype: Any, itemsize: int) 
     Args:
         itemsize: bytes of an element of `dtype`.
     """
-    for buffer in buffers:
-        if buffer.name == name:
-            return Slots(
-                tensors=[
-                    nl.ndarray(
-                        (PARTITIONS, buffer.size // itemsize),
-                        dtype,
-                        buffer=nl.sbuf,
-                        name=f"{name}_{slot}",
-                        address=(0, buffer.address + slot * buffer.size),
-                    )
-                    for slot in range(buffer.slots)
-                ]
+    buffer: Buffer = named(buffers, name)
+    if buffer == None:
+        return None
+    return Slots(
+        tensors=[
+            nl.ndarray(
+                (PARTITIONS, buffer.size // itemsize),
+                dtype,
+                buffer=nl.sbuf,
+                name=f"{name}_{slot}",
+                address=(0, buffer.address + slot * buffer.size),
             )
-    return None
+            for slot in range(buffer.slots)
+        ]
+    )

@@ -8,7 +8,6 @@ from wantrn.kernels.adaln.memory import Memory, allocate
 from wantrn.kernels.adaln.modulation import Modulation, Tile, tiles_of
 from wantrn.kernels.adaln.norm import normalisation
 from wantrn.kernels.adaln.options import (
-    SCALE_BYTES,
     Options,
     Sizes,
     keeps_rows,
@@ -24,6 +23,7 @@ from wantrn.kernels.adaln.rules import (
     broken_by_tensors,
 )
 from wantrn.kernels.nki import jit, nisa, nl
+from wantrn.kernels.row_mx import SCALE_BYTES
 
 
 class Core(nl.NKIObject):

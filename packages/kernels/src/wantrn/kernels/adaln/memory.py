@@ -4,34 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from wantrn.kernels.adaln.plan import (
-    BANK_BYTES,
-    CHUNK,
-    LIFT_BANKS,
-    PRODUCT_BANKS,
-    TILE,
-    Plan,
-)
+from wantrn.kernels.adaln.plan import CHUNK, LIFT_BANKS, PRODUCT_BANKS, TILE, Plan
 from wantrn.kernels.nki import nl
-from wantrn.kernels.sbuf import Slots, slots_of
-
-
-class Banks(nl.NKIObject):
-    """fp32 `[TILE, CHUNK]` of PSUM, taken in turns, for one kind of chunk.
-
-    Attributes:
-        first: the banks that they begin with
-        taken: how many have been
-    """
-
-    first: tuple[int, ...]
-    taken: int = 0
-
-    def take(self) -> Any:
-        """The next one; what it held is gone."""
-        bank = self.first[self.taken % len(self.first)]
-        self.taken += 1
-        return nl.ndarray((TILE, CHUNK), nl.float32, buffer=nl.psum, address=(0, bank * BANK_BYTES))
+from wantrn.kernels.psum import Banks
+from wantrn.kernels.sbuf import slots_of
+from wantrn.kernels.slots import Slots
 
 
 class Turns(nl.NKIObject):
@@ -87,7 +64,7 @@ class Memory(nl.NKIObject):
 
     def place(self, banks: Banks, by_gpsimd: bool, rows: int, width: int) -> Any:
         """fp32 `[rows, width]` where the engine that computes a chunk reaches it."""
-        slot = self.work.take() if by_gpsimd else banks.take()
+        slot = self.work.take() if by_gpsimd else banks.take((TILE, CHUNK), nl.float32)
         return slot[0:rows, 0:width]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from wantrn.kernels.adaln.plan import TILE
 from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.sbuf import Slots
+from wantrn.kernels.slots import Slots
 
 
 class Tile(nl.NKIObject):

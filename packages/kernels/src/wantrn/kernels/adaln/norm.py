@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.adaln.options import Options
-from wantrn.kernels.adaln.plan import BANK
 from wantrn.kernels.nki import nisa, nl
+from wantrn.kernels.psum import BANK
 
 # fp32 columns of a token: bn_aggr's mean and variance, then what is made of them
 MEAN, VARIANCE, SQUARE, FACTOR, OFFSET = 0, 1, 2, 3, 4

@@ -8,8 +8,6 @@ from typing import Any
 from wantrn.kernels.nki import nl
 
 NORMS = ("layer", "rms", "none")
-# bytes of the fp32 scale behind the codes of a row; see `wantrn.kernels.row_mx`
-SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)

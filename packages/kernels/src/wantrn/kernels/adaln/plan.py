@@ -8,18 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wantrn.kernels.adaln.options import SCALE_BYTES, Options, Sizes, keeps_rows, sums_only
+from wantrn.kernels.adaln.options import Options, Sizes, keeps_rows, sums_only
 from wantrn.kernels.nki import nl
-from wantrn.kernels.sbuf import Buffer, end_of, placed
+from wantrn.kernels.psum import BANK
+from wantrn.kernels.row_mx import SCALE_BYTES
+from wantrn.kernels.sbuf import PARTITIONS, Buffer, end_of, placed
 
-# tokens of a tile
-TILE = 128
+# tokens of a tile: one for each partition
+TILE = PARTITIONS
 # Columns that an instruction takes: two banks of PSUM in fp32. The fixed part of an instruction is
 # 60 cycles, of one bank it would be an eighth.
 CHUNK = 1024
-# columns of one bank, and of one bn_stats
-BANK = 512
-BANK_BYTES = 2048
 # fp32 columns of a token beside its statistics: see `wantrn.kernels.adaln.norm`
 COLUMNS = 8
 # PSUM: two chunks of each kind
@@ -134,17 +133,17 @@ def _buffers(
     computed = quantizes and not keeps_rows(sizes, options)
     side_slots = min(row_slots, 2)
     wanted = [
-        ("x", row, row_slots),
-        ("residual", row, row_slots if sizes.residual else 0),
-        ("work", 4 * min(CHUNK, hidden), 2 if shares.gpsimd else 0),
-        ("statistics", 4 * 6 * -(-hidden // BANK), side_slots if normalises else 0),
-        ("columns", 4 * COLUMNS, side_slots),
-        ("values", 4 * hidden, side_slots if computed else 0),
-        ("magnitudes", 2 * min(CHUNK, hidden), 2 if quantizes else 0),
-        ("largest", 4 * chunks, side_slots if quantizes else 0),
-        ("packed", hidden + SCALE_BYTES, side_slots if quantizes else 0),
+        Buffer("x", row, row_slots),
+        Buffer("residual", row, row_slots if sizes.residual else 0),
+        Buffer("work", 4 * min(CHUNK, hidden), 2 if shares.gpsimd else 0),
+        Buffer("statistics", 4 * 6 * -(-hidden // BANK), side_slots if normalises else 0),
+        Buffer("columns", 4 * COLUMNS, side_slots),
+        Buffer("values", 4 * hidden, side_slots if computed else 0),
+        Buffer("magnitudes", 2 * min(CHUNK, hidden), 2 if quantizes else 0),
+        Buffer("largest", 4 * chunks, side_slots if quantizes else 0),
+        Buffer("packed", hidden + SCALE_BYTES, side_slots if quantizes else 0),
     ]
     for name, rows in sizes.modulations():
         one = rows[0] * rows[1] == 1
-        wanted.append((name, 4 * hidden, 1 if one else modulation_slots))
+        wanted.append(Buffer(name, 4 * hidden, 1 if one else modulation_slots))
     return placed(wanted)

@@ -11,12 +11,9 @@ from typing import Any
 
 from wantrn.kernels.adaln.memory import Memory
 from wantrn.kernels.adaln.norm import INVERSE, LARGEST
-from wantrn.kernels.adaln.options import SCALE_BYTES
 from wantrn.kernels.adaln.plan import chunks_of
 from wantrn.kernels.nki import nisa, nl
-
-SMALLEST_ROW_SCALE = 1e-6
-"""What a row's scale is at least, as in `wantrn.kernels.row_mx`."""
+from wantrn.kernels.row_mx import SCALE_BYTES, SMALLEST_ROW_SCALE
 
 
 def add_gated(x: Any, stream: Any, gate: Any, memory: Memory) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.adaln.options import NORMS, Options, Sizes, keeps_rows
+from wantrn.kernels.row_mx import OCP_LIMIT, TRN2_LIMIT
 
 DTYPES = ("bfloat16", "float32")
-OCP_LIMIT = 448.0
-TRN2_LIMIT = 240.0
 
 
 def broken_by_options(options: Options, sizes: Sizes) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 import nkisim
-from nkisim.settings import Settings
+from nkisim.settings import target_of
 from wantrn.kernels.adaln.capability import refusal
 from wantrn.kernels.adaln.kernel import adaln_modulate
 from wantrn.kernels.adaln.options import Options, sizes_of
@@ -37,7 +37,7 @@ class Call:
         """Why the kernel does not run this, or None."""
         tensors = (self.x, self.residual, self.gate, self.mul, self.add)
         sizes = sizes_of(*tensors, self.x.dtype.itemsize)
-        target = Settings().changed(target=simulation.target).target
+        target = target_of(simulation.target)
         return refusal(sizes, self.options, str(self.x.dtype).removeprefix("torch."), target)
 
     def simulated(self, simulation: Simulation) -> Any:

@@ -5,33 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.attention.plan import (
-    BANK_BYTES,
     CHUNK,
     GROUP,
     K_TILE,
     OUTPUT_BANKS,
     Q_PACK,
+    SCORE_BANKS,
     V_TILE,
     Plan,
 )
 from wantrn.kernels.nki import nl
-
-
-class Slots(nl.NKIObject):
-    """Tensors that are taken one after the other, again and again.
-
-    How many there are is the plan's business: as many as are in use at once, and a few for
-    instructions that overlap.
-    """
-
-    tensors: list[Any]
-    taken: int = 0
-
-    def take(self) -> Any:
-        """The next one; what it held is gone."""
-        found = self.tensors[self.taken % len(self.tensors)]
-        self.taken += 1
-        return found
+from wantrn.kernels.psum import Banks
+from wantrn.kernels.slots import Slots, slots
 
 
 class Buffers(nl.NKIObject):
@@ -42,6 +27,7 @@ class Buffers(nl.NKIObject):
         q: `[D, Q_PACK * GROUP]`
         scores: fp32 `[GROUP, CHUNK]`
         p: `[GROUP, CHUNK]`; pt: `[V_TILE, CHUNK / V_TILE, GROUP]`
+        score_psum, output_psum: a chunk of scores, and outputs of a group
     """
 
     k: Slots
@@ -50,36 +36,21 @@ class Buffers(nl.NKIObject):
     scores: Slots
     p: Slots
     pt: Slots
-    score_banks: int = 0
-    output_banks: int = 0
-
-    def score_psum(self) -> Any:
-        """fp32 `[GROUP, CHUNK]` in two of the four banks for scores."""
-        first = 2 * (self.score_banks % 2)
-        self.score_banks += 1
-        return nl.ndarray(
-            (GROUP, CHUNK), nl.float32, buffer=nl.psum, address=(0, first * BANK_BYTES)
-        )
-
-    def output_psum(self, shape: tuple[int, int], dtype: Any) -> Any:
-        """A tile in one of the four banks for outputs."""
-        bank = OUTPUT_BANKS[self.output_banks % len(OUTPUT_BANKS)]
-        self.output_banks += 1
-        return nl.ndarray(shape, dtype, buffer=nl.psum, address=(0, bank * BANK_BYTES))
+    score_psum: Banks
+    output_psum: Banks
 
 
 def allocate(plan: Plan, dtype: Any) -> Buffers:
     """The buffers of `plan`, for Q, K and V of `dtype`."""
-
-    def slots(count: int, shape: tuple[int, ...], kind: Any) -> Slots:
-        return Slots(tensors=[nl.ndarray(shape, kind, buffer=nl.sbuf) for _ in range(count)])
-
     columns = -(-plan.section // K_TILE) * K_TILE
+    transposed = (V_TILE, CHUNK // V_TILE, GROUP)
     return Buffers(
-        k=slots(plan.kv_buffers, (plan.d, columns), dtype),
-        v=slots(plan.kv_buffers, (V_TILE, plan.blocks(), plan.d), dtype),
-        q=slots(2, (plan.d, Q_PACK * GROUP), dtype),
-        scores=slots(plan.score_slots, (GROUP, CHUNK), nl.float32),
-        p=slots(plan.p_slots, (GROUP, CHUNK), dtype),
-        pt=slots(plan.pt_slots, (V_TILE, CHUNK // V_TILE, GROUP), dtype),
+        k=slots(plan.kv_buffers, (plan.d, columns), dtype, nl.sbuf),
+        v=slots(plan.kv_buffers, (V_TILE, plan.blocks(), plan.d), dtype, nl.sbuf),
+        q=slots(2, (plan.d, Q_PACK * GROUP), dtype, nl.sbuf),
+        scores=slots(plan.score_slots, (GROUP, CHUNK), nl.float32, nl.sbuf),
+        p=slots(plan.p_slots, (GROUP, CHUNK), dtype, nl.sbuf),
+        pt=slots(plan.pt_slots, transposed, dtype, nl.sbuf),
+        score_psum=Banks(first=SCORE_BANKS),
+        output_psum=Banks(first=OUTPUT_BANKS),
     )

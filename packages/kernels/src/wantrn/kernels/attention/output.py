@@ -32,7 +32,7 @@ def value_chunk(item: Item, index: int, v: Any, buffers: Buffers) -> None:
     """Add the product of one chunk's probabilities and values, `v` `[V_TILE, blocks, D]`."""
     d = v.shape[-1]
     if index == 0:
-        item.out = buffers.output_psum((GROUP, d), nl.float32)
+        item.out = buffers.output_psum.take((GROUP, d), nl.float32)
     chunk = item.chunks[index]
     for lo in range(chunk.lo, chunk.hi, V_TILE):
         count = min(V_TILE, chunk.hi - lo)
@@ -94,7 +94,7 @@ def _write_normalised(item: Item, source: Any, outputs: Outputs, buffers: Buffer
     nisa.activation(o[0:rows, :], op=nl.copy, data=source[0:rows, :], scale=reciprocal[0:rows, :])
     where = (item.q0, item.q0 + rows)
     if outputs.transposed:
-        turned = buffers.output_psum((d, GROUP), outputs.o.dtype)
+        turned = buffers.output_psum.take((d, GROUP), outputs.o.dtype)
         nisa.nc_transpose(turned[:, 0:rows], o[0:rows, :])
         columns = nl.ndarray((d, GROUP), outputs.o.dtype, buffer=nl.sbuf)
         nisa.tensor_copy(columns[:, 0:rows], turned[:, 0:rows], engine=nisa.engine.scalar)

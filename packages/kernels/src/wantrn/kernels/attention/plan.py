@@ -12,13 +12,15 @@ from typing import Any
 
 from wantrn.kernels.attention.options import Sizes
 from wantrn.kernels.nki import nl
+from wantrn.kernels.psum import BANK
+from wantrn.kernels.sbuf import PARTITIONS
 
 # queries of a group: one for each partition
-GROUP = 128
-# keys of one matmul of Q and K: a bank of PSUM in fp32
-K_TILE = 512
+GROUP = PARTITIONS
+# keys of one matmul of Q and K
+K_TILE = BANK
 # keys of one matmul of P and V: its contraction
-V_TILE = 128
+V_TILE = PARTITIONS
 # keys that are loaded at once
 LARGE_TILE = 2048
 # Keys whose scores leave PSUM in one instruction. Two banks at a time, of two such pairs: the fixed
@@ -26,9 +28,9 @@ LARGE_TILE = 2048
 CHUNK = 1024
 # groups of queries that are loaded at once
 Q_PACK = 8
-# banks of PSUM: the first four hold scores, the others outputs
+# banks of PSUM: two chunks of scores, and outputs
+SCORE_BANKS = (0, 2)
 OUTPUT_BANKS = (4, 5, 6, 7)
-BANK_BYTES = 2048
 
 # Bytes of each partition for what the plan leaves out: maxima, sums and outputs of the groups under
 # way, and bounds, which take 7 KB for 36,864 queries.

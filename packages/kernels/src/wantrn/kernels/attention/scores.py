@@ -8,7 +8,7 @@ from wantrn.kernels.attention.bounds import Bounds
 from wantrn.kernels.attention.buffers import Buffers
 from wantrn.kernels.attention.items import Item
 from wantrn.kernels.attention.options import Options
-from wantrn.kernels.attention.plan import GROUP, K_TILE
+from wantrn.kernels.attention.plan import CHUNK, GROUP, K_TILE
 from wantrn.kernels.attention.spans import Piece, pieces_of
 from wantrn.kernels.nki import nisa, nl
 
@@ -34,7 +34,7 @@ def score_chunk(
         bounds: `Bounds`; None where the section is not bounded.
     """
     chunk = item.chunks[index]
-    psum = buffers.score_psum()
+    psum = buffers.score_psum.take((GROUP, CHUNK), nl.float32)
     for lo in range(chunk.lo, chunk.hi, K_TILE):
         hi = min(lo + K_TILE, chunk.hi)
         part = psum[0 : item.rows, lo - chunk.lo : hi - chunk.lo]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import nkisim
-from nkisim.settings import Settings
+from nkisim.settings import target_of
 from wantrn.kernels.attention.capability import refusal
 from wantrn.kernels.attention.kernel import attention_cte
 from wantrn.kernels.attention.options import Options, Sizes
@@ -27,7 +27,7 @@ def refusal_of(q: Tensor, k: Tensor, scale: float, simulation: Simulation) -> st
         d=d,
         itemsize=q.dtype.itemsize,
     )
-    target = Settings().changed(target=simulation.target).target
+    target = target_of(simulation.target)
     dtype = str(q.dtype).removeprefix("torch.")
     return refusal(sizes, Options(scale=scale), dtype, target, simulation.lnc)
 

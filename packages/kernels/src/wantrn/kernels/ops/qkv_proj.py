@@ -91,7 +91,8 @@ def qkv_proj(
         num_kv_heads,
         None if norm is None else norm.q_weight,
         None if norm is None else norm.k_weight,
-        0.0 if norm is None else norm.eps,
+        # without a norm there is none
+        1e-6 if norm is None else norm.eps,
         None if rotary is None else rotary.cos,
         None if rotary is None else rotary.sin,
         layout is QKVLayout.NBSD,
@@ -126,7 +127,7 @@ def check_heads(
     and norm and tables fit them."""
     if head_dim < 1 or width % head_dim:
         raise ValueError(f"head_dim must divide weight's {width} rows, got {head_dim}")
-    num_q_heads = width // head_dim - 2 * num_kv_heads
+    num_q_heads = q_heads(width, head_dim, num_kv_heads)
     if num_kv_heads < 0 or num_q_heads < 1:
         raise ValueError(
             f"num_kv_heads must leave Q at least one of weight's {width // head_dim} "
@@ -146,6 +147,19 @@ def check_heads(
             raise ValueError(f"head_dim must be even with rotary, got {head_dim}")
         _check_vector("rotary.cos", rotary.cos, (tokens, head_dim // 2))
         _check_vector("rotary.sin", rotary.sin, (tokens, head_dim // 2))
+
+
+def q_heads(width: int, head_dim: int, num_kv_heads: int) -> int:
+    """Heads of Q among ``width`` columns of Q, K and V."""
+    return width // head_dim - 2 * num_kv_heads
+
+
+def result_shape(x: Tensor, width: int, head_dim: int, heads_first: bool) -> tuple[int, ...]:
+    """The shape of a projection of ``x`` ``[B, S, ...]`` to ``width`` columns."""
+    batch, tokens, _ = x.shape
+    if heads_first:
+        return (width // head_dim, batch, tokens, head_dim)
+    return (batch, tokens, width)
 
 
 def _check_vector(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
@@ -174,14 +188,8 @@ def _qkv_proj(
         from wantrn.kernels.qkv.options import Options
         from wantrn.kernels.qkv.torch_call import Call
 
-        options = Options(
-            heads=weight.shape[0] // head_dim - 2 * num_kv_heads,
-            kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            # without a norm there is none
-            eps=1e-6 if q_weight is None else eps,
-            heads_first=heads_first,
-        )
+        heads = q_heads(weight.shape[0], head_dim, num_kv_heads)
+        options = Options(heads, num_kv_heads, head_dim, eps, heads_first)
         call = Call(x, weight, bias, options, q_weight, k_weight, cos, sin)
         reason = call.refusal(chosen.simulation)
         if reason is None:
@@ -212,11 +220,7 @@ def _(
     sin: Tensor | None,
     heads_first: bool,
 ) -> Tensor:
-    batch, tokens, _ = x.shape
-    width = weight.shape[0]
-    if heads_first:
-        return x.new_empty((width // head_dim, batch, tokens, head_dim))
-    return x.new_empty((batch, tokens, width))
+    return x.new_empty(result_shape(x, weight.shape[0], head_dim, heads_first))
 
 
 def _normalise_rotate(

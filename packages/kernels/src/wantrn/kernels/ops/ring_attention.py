@@ -148,7 +148,9 @@ def _ring_attention(
         reason = torch_call.refusal_of(q, call)
         if reason is None:
             gathered = [_gather(x, order, group) for x in (q, k, v)]
-            return torch_call.simulated(gathered, position, call)
+            out, sums, gaps, names = torch_call.simulated(gathered, position, call)
+            paths = torch.tensor([PATHS.index(name) for name in names], dtype=torch.int8)
+            return out, sums, gaps, paths
         log_fallback("ring_attention", reason)
     out, sums = _computed(q, _gather(k, order, group), _gather(v, order, group), total, scale)
     heads = q.shape[2]

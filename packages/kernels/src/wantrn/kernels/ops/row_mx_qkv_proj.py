@@ -7,7 +7,14 @@ from torch import Tensor
 
 from wantrn.kernels.backend import Backend, log_fallback, setting
 from wantrn.kernels.ops.channel_linear import as_row, check_channel_linear, check_packed
-from wantrn.kernels.ops.qkv_proj import HeadNorm, QKVLayout, Rotary, check_heads
+from wantrn.kernels.ops.qkv_proj import (
+    HeadNorm,
+    QKVLayout,
+    Rotary,
+    check_heads,
+    q_heads,
+    result_shape,
+)
 from wantrn.kernels.row_mx import ChannelWeight, row_mx_linear
 
 
@@ -83,13 +90,8 @@ def _row_mx_qkv_proj(
     from wantrn.kernels.qkv.reference import qkv_reference
 
     weight = ChannelWeight(codes, scales)
-    options = Options(
-        heads=weight.width // head_dim - 2 * num_kv_heads,
-        kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        eps=eps,
-        heads_first=heads_first,
-    )
+    heads = q_heads(weight.width, head_dim, num_kv_heads)
+    options = Options(heads, num_kv_heads, head_dim, eps, heads_first)
     chosen = setting()
     if chosen.backend is Backend.SIM:
         from wantrn.kernels.qkv.torch_call import Call
@@ -120,9 +122,5 @@ def _(
     sin: Tensor | None,
     heads_first: bool,
 ) -> Tensor:
-    batch, tokens, _ = packed.shape
-    width = codes.shape[1]
-    shape: tuple[int, ...] = (batch, tokens, width)
-    if heads_first:
-        shape = (width // head_dim, batch, tokens, head_dim)
+    shape = result_shape(packed, codes.shape[1], head_dim, heads_first)
     return packed.new_empty(shape, dtype=torch.bfloat16)

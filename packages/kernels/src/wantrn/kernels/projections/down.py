@@ -80,7 +80,7 @@ class Rows(nl.NKIObject):
             if self.bias == None:
                 nisa.tensor_tensor(dst, values, scales, nl.multiply)
                 return
-            by_gpsimd = self.memory.groups % 3 != 0
+            by_gpsimd = self.memory.groups.taken % 3 != 0
             scaled = self.memory.work.take()[0:rows, 0:columns] if by_gpsimd else values
             nisa.tensor_tensor(scaled, values, scales, nl.multiply)
             engine = nisa.engine.gpsimd if by_gpsimd else nisa.engine.vector

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nl
-from wantrn.kernels.projections.plan import BANK_BYTES, GROUP_BANKS, PSUM_SLOTS
+from wantrn.kernels.projections.plan import GROUP_BANKS
 from wantrn.kernels.projections.tiles import GROUP, TILE
-from wantrn.kernels.sbuf import Buffer, Slots, slots_of
+from wantrn.kernels.psum import Banks
+from wantrn.kernels.sbuf import Buffer, slots_of
+from wantrn.kernels.slots import Slots
 
 
 class Memory(nl.NKIObject):
@@ -25,7 +27,7 @@ class Memory(nl.NKIObject):
         work: fp32 columns on their way to GpSimd
         out: rows of the result
         neutral: block scales that stand for 1
-        groups: of PSUM that have been taken
+        groups: of PSUM
     """
 
     tokens: Slots
@@ -42,13 +44,11 @@ class Memory(nl.NKIObject):
     work: Any
     out: Slots
     neutral: Any
-    groups: int = 0
+    groups: Banks
 
     def group(self) -> Any:
         """fp32 `[TILE, GROUP]` of PSUM."""
-        bank = self.groups % PSUM_SLOTS * GROUP_BANKS
-        self.groups += 1
-        return nl.ndarray((TILE, GROUP), nl.float32, buffer=nl.psum, address=(0, bank * BANK_BYTES))
+        return self.groups.take((TILE, GROUP), nl.float32)
 
     def neutral_scales(self) -> Any:
         """Block scales that stand for 1, uint8 `[TILE, BANK]`; None for bf16."""
@@ -83,6 +83,7 @@ def allocate(found: tuple[Buffer, ...], dtypes: Dtypes) -> Memory:
         work=slots_of(found, "work", nl.float32, 4),
         out=slots_of(found, "out", nl.bfloat16, 2),
         neutral=slots_of(found, "neutral", nl.uint8, 1),
+        groups=Banks(first=GROUP_BANKS),
     )
 
 

@@ -8,7 +8,7 @@ from wantrn.kernels.nki import jit, nisa, nl
 from wantrn.kernels.projections.down import Rows
 from wantrn.kernels.projections.memory import Dtypes, allocate
 from wantrn.kernels.projections.operands import set_neutral
-from wantrn.kernels.projections.options import MlpSizes, mlp_sizes, words
+from wantrn.kernels.projections.options import MlpSizes, mlp_sizes
 from wantrn.kernels.projections.plan import Plan
 from wantrn.kernels.projections.rules import (
     broken_by_mlp_sizes,
@@ -19,6 +19,7 @@ from wantrn.kernels.projections.tiles import Pass, passes_of, tiles_of
 from wantrn.kernels.projections.tokens import Tokens
 from wantrn.kernels.projections.up import Channels
 from wantrn.kernels.projections.weights import Block, Stream, blocks_of
+from wantrn.kernels.words import words
 
 
 class Core(nl.NKIObject):

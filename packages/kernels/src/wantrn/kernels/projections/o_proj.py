@@ -8,7 +8,7 @@ from wantrn.kernels.nki import jit, nisa, nl
 from wantrn.kernels.projections.down import Rows
 from wantrn.kernels.projections.memory import Dtypes, Memory, allocate
 from wantrn.kernels.projections.operands import Operand, fill_tail, set_neutral
-from wantrn.kernels.projections.options import VALUES, OProjSizes, o_proj_sizes, words
+from wantrn.kernels.projections.options import OProjSizes, o_proj_sizes
 from wantrn.kernels.projections.plan import Plan
 from wantrn.kernels.projections.rules import (
     broken_by_o_proj_sizes,
@@ -16,6 +16,8 @@ from wantrn.kernels.projections.rules import (
 )
 from wantrn.kernels.projections.tiles import TILE, Pass, passes_of, tiles_of
 from wantrn.kernels.projections.weights import Stream, blocks_of
+from wantrn.kernels.row_mx import VALUES
+from wantrn.kernels.words import words
 
 
 @jit

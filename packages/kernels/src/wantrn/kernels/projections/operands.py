@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.projections.tiles import BANK, TILE, depth_tiles, tail_of
+from wantrn.kernels.projections.tiles import TILE, depth_tiles, tail_of
+from wantrn.kernels.psum import BANK
 
 # a byte `e` stands for `2 ** (e - 127)`; see `wantrn.kernels.row_mx`
 NEUTRAL = 127

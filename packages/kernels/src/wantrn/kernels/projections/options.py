@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wantrn.kernels.nki import nl
-
-# bytes of the fp32 scale behind the codes of a row; see `wantrn.kernels.row_mx`
-SCALE_BYTES = 4
-# values of the contraction in one element of the MX matmul
-VALUES = 4
+from wantrn.kernels.words import is_fp8, values_of, vector_bytes
 
 
 @dataclass(frozen=True)
@@ -55,28 +51,6 @@ class MlpSizes(nl.NKIObject):
     down_bias_bytes: int = 0
 
 
-def words(depth: int, packed: bool) -> int:
-    """Rows of a weight as they are contracted: elements of four values, or of one."""
-    return depth // VALUES if packed else depth
-
-
-def word_bytes(packed: bool) -> int:
-    """Bytes of such an element."""
-    return VALUES if packed else 2
-
-
-def is_fp8(tensor: Any) -> bool:
-    """Whether a tensor, array or specification has the OCP format of FP8."""
-    return "float8_e4m3fn" in str(tensor.dtype)
-
-
-def vector_bytes(vector: Any) -> int:
-    """Bytes of an element of a vector along the columns, 0 without it."""
-    if vector == None:
-        return 0
-    return 4 if "float32" in str(vector.dtype) else 2
-
-
 def o_proj_sizes(x: Any, weight: Any, bias: Any) -> OProjSizes:
     """The sizes of a call's tensors, arrays or specifications; arguments as of `o_proj`."""
     return OProjSizes(
@@ -94,7 +68,7 @@ def mlp_sizes(x: Any, up: Any, down: Any, up_bias: Any, down_bias: Any) -> MlpSi
     packed = is_fp8(up)
     return MlpSizes(
         tokens=x.shape[0] * x.shape[1],
-        hidden=x.shape[2] - SCALE_BYTES if packed else x.shape[2],
+        hidden=values_of(x.shape[2], packed),
         inner=up.shape[1],
         width=down.shape[1],
         packed=packed,

@@ -11,20 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from wantrn.kernels.nki import nl
-from wantrn.kernels.projections.options import (
-    VALUES,
-    MlpSizes,
-    OProjSizes,
-    word_bytes,
-    words,
-)
-from wantrn.kernels.projections.tiles import BANK, GROUP, TILE
+from wantrn.kernels.projections.options import MlpSizes, OProjSizes
+from wantrn.kernels.projections.tiles import GROUP, TILE
+from wantrn.kernels.psum import BANK
+from wantrn.kernels.row_mx import VALUES
 from wantrn.kernels.sbuf import Buffer, end_of, placed
+from wantrn.kernels.words import word_bytes, words
 
 # PSUM: four groups of two banks, one in the making and the others on their way out
-PSUM_SLOTS = 4
-GROUP_BANKS = 2
-BANK_BYTES = 2048
+GROUP_BANKS = (0, 2, 4, 6)
 # rows of the result on their way to HBM
 OUT_SLOTS = 4
 
@@ -97,13 +92,13 @@ def o_proj_plan(sizes: OProjSizes, choice: Choice, sbuf_limit: int) -> Plan:
     if sizes.packed:
         # bf16 comes tile by tile of the contraction, and is quantized at once
         operand = [
-            ("tokens", 2 * VALUES * tokens, 2),
-            ("staged", 2 * VALUES * tokens, 2),
-            ("codes", VALUES * depth * tokens, 2),
-            ("code_scales", depth * tokens, 2),
+            Buffer("tokens", 2 * VALUES * tokens, 2),
+            Buffer("staged", 2 * VALUES * tokens, 2),
+            Buffer("codes", VALUES * depth * tokens, 2),
+            Buffer("code_scales", depth * tokens, 2),
         ]
     else:
-        operand = [("tokens", 2 * depth * tokens, 2)]
+        operand = [Buffer("tokens", 2 * depth * tokens, 2)]
     block = depth * choice.down_block * word_bytes(sizes.packed)
     buffers = placed(operand + _shared(sizes, choice, block, sizes.bias_bytes))
     return Plan(sizes, choice, buffers, sbuf_limit)
@@ -119,33 +114,33 @@ def mlp_plan(sizes: MlpSizes, choice: Choice, sbuf_limit: int) -> Plan:
     up_depth, down_depth = _depth(sizes.hidden, packed), _depth(sizes.inner, packed)
     tokens = choice.pass_tiles * TILE
     per = VALUES if packed else 1
-    operand = [("tokens", each * up_depth * tokens, 1)]
+    operand = [Buffer("tokens", each * up_depth * tokens, 1)]
     if packed:
         operand += [
-            ("row_scales", 4 * tokens, 1),
-            ("staged", 2 * VALUES * min(tokens, GROUP), 2),
-            ("codes", VALUES * down_depth * tokens, 1),
-            ("code_scales", down_depth * tokens, 1),
-            ("up_scales", 4 * per * down_depth, 1),
+            Buffer("row_scales", 4 * tokens, 1),
+            Buffer("staged", 2 * VALUES * min(tokens, GROUP), 2),
+            Buffer("codes", VALUES * down_depth * tokens, 1),
+            Buffer("code_scales", down_depth * tokens, 1),
+            Buffer("up_scales", 4 * per * down_depth, 1),
         ]
     else:
-        operand += [("inner", 2 * down_depth * tokens, 1)]
-    operand += [("up_bias", sizes.up_bias_bytes * per * down_depth, 1)]
+        operand += [Buffer("inner", 2 * down_depth * tokens, 1)]
+    operand += [Buffer("up_bias", sizes.up_bias_bytes * per * down_depth, 1)]
     block = max(up_depth * choice.up_block, down_depth * choice.down_block) * each
     buffers = placed(operand + _shared(sizes, choice, block, sizes.down_bias_bytes))
     return Plan(sizes, choice, buffers, sbuf_limit)
 
 
-def _shared(sizes: Any, choice: Choice, block: int, bias_bytes: int) -> list[tuple[str, int, int]]:
+def _shared(sizes: Any, choice: Choice, block: int, bias_bytes: int) -> list[Buffer]:
     """Weights, and what the projection to the result needs."""
     packed = 1 if sizes.packed else 0
     return [
-        ("weights", block, choice.weight_slots),
-        ("neutral", BANK * packed, 1),
-        ("channel_scales", 4 * sizes.width * packed, 1),
-        ("bias", bias_bytes * sizes.width, 1),
-        ("work", 4 * min(GROUP, choice.down_block) * packed, 2 if bias_bytes else 0),
-        ("out", 2 * choice.down_block, OUT_SLOTS),
+        Buffer("weights", block, choice.weight_slots),
+        Buffer("neutral", BANK * packed, 1),
+        Buffer("channel_scales", 4 * sizes.width * packed, 1),
+        Buffer("bias", bias_bytes * sizes.width, 1),
+        Buffer("work", 4 * min(GROUP, choice.down_block) * packed, 2 if bias_bytes else 0),
+        Buffer("out", 2 * choice.down_block, OUT_SLOTS),
     ]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from nkisim import machine as machines
@@ -32,20 +33,7 @@ WIDTHS = (1024, 512, 256, 128)
 PASS_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
 
-def o_proj_refusal(
-    sizes: OProjSizes, lnc: int = 1, target: NcVersion = NcVersion.gen4
-) -> str | None:
-    """Why `o_proj` does not run this, or None; arguments as of `best_o_proj_plan`."""
-    found: str | None = broken_by_o_proj_sizes(sizes, target >= NcVersion.gen4)
-    return found or _unfit(sizes, o_proj_candidates(sizes, lnc, target), target)
-
-
-def mlp_refusal(sizes: MlpSizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -> str | None:
-    """Why `mlp` does not run this, or None; arguments as of `best_mlp_plan`."""
-    found: str | None = broken_by_mlp_sizes(sizes, target >= NcVersion.gen4)
-    return found or _unfit(sizes, mlp_candidates(sizes, lnc, target), target)
-
-
+@lru_cache(maxsize=64)
 def best_o_proj_plan(sizes: OProjSizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -> Plan:
     """The cheapest plan of `o_proj` that fits.
 
@@ -54,20 +42,21 @@ def best_o_proj_plan(sizes: OProjSizes, lnc: int = 1, target: NcVersion = NcVers
         target: the generation of the chip.
 
     Raises:
-        ValueError: the kernel does not run this; `o_proj_refusal` says why.
+        ValueError: the kernel does not run this, and why.
     """
-    problem = o_proj_refusal(sizes, lnc, target)
+    problem: str | None = broken_by_o_proj_sizes(sizes, target >= NcVersion.gen4)
     if problem is not None:
         raise ValueError(problem)
-    return o_proj_candidates(sizes, lnc, target)[0].plan
+    return _cheapest(o_proj_candidates(sizes, lnc, target), sizes, target)
 
 
+@lru_cache(maxsize=64)
 def best_mlp_plan(sizes: MlpSizes, lnc: int = 1, target: NcVersion = NcVersion.gen4) -> Plan:
     """The cheapest plan of `mlp` that fits; as `best_o_proj_plan`."""
-    problem = mlp_refusal(sizes, lnc, target)
+    problem: str | None = broken_by_mlp_sizes(sizes, target >= NcVersion.gen4)
     if problem is not None:
         raise ValueError(problem)
-    return mlp_candidates(sizes, lnc, target)[0].plan
+    return _cheapest(mlp_candidates(sizes, lnc, target), sizes, target)
 
 
 def o_proj_candidates(sizes: OProjSizes, lnc: int, target: NcVersion) -> list[Candidate]:
@@ -96,10 +85,10 @@ def _choices(sizes: Any, pass_tiles: int, up: int, down: int) -> list[Choice]:
     return [Choice(pass_tiles, up, down, slots) for slots in (count, 2) if slots <= count]
 
 
-def _unfit(sizes: Any, found: list[Candidate], target: NcVersion) -> str | None:
-    if found:
-        return None
-    return f"the buffers for {sizes} do not fit into SBUF of {target.name}"
+def _cheapest(found: list[Candidate], sizes: Any, target: NcVersion) -> Plan:
+    if not found:
+        raise ValueError(f"the buffers for {sizes} do not fit into SBUF of {target.name}")
+    return found[0].plan
 
 
 def _priced(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nkisim.machine import Machine
-from wantrn.kernels.projections.options import SCALE_BYTES, VALUES, word_bytes, words
 from wantrn.kernels.projections.plan import Plan
 from wantrn.kernels.projections.tiles import GROUP, TILE
+from wantrn.kernels.row_mx import SCALE_BYTES, VALUES
+from wantrn.kernels.words import word_bytes, words
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from wantrn.kernels.projections.options import (
-    SCALE_BYTES,
-    VALUES,
-    MlpSizes,
-    OProjSizes,
-    is_fp8,
-)
+from wantrn.kernels.projections.options import MlpSizes, OProjSizes
 from wantrn.kernels.projections.tiles import TILE
+from wantrn.kernels.row_mx import SCALE_BYTES, VALUES
+from wantrn.kernels.words import is_fp8, values_of, words
 
 
 def broken_by_o_proj_sizes(sizes: OProjSizes, mx: bool) -> Any:
@@ -64,7 +60,7 @@ def broken_by_mlp_tensors(x: Any, up: Any, down: Any) -> Any:
         return f"x is {list(x.shape)}; it must be [B, S, H], or [B, S, H + {SCALE_BYTES}] packed"
     if not packed and "bfloat16" not in str(x.dtype):
         return f"x is {x.dtype}; it must be bfloat16 or float8_e4m3fn"
-    hidden = x.shape[2] - SCALE_BYTES if packed else x.shape[2]
+    hidden = values_of(x.shape[2], packed)
     return broken_by_weight("up", up, hidden, packed) or broken_by_weight(
         "down", down, up.shape[1], packed
     )
@@ -75,9 +71,10 @@ def broken_by_weight(name: str, weight: Any, depth: int, packed: bool) -> Any:
     wanted = "float8_e4m3fn" if packed else "bfloat16"
     if wanted not in str(weight.dtype):
         return f"{name} is {weight.dtype}; it must be {wanted}"
-    layout = f"[{depth // VALUES}, I, {VALUES}]" if packed else f"[{depth}, I]"
+    rows = words(depth, packed)
+    layout = f"[{rows}, I, {VALUES}]" if packed else f"[{rows}, I]"
     shape = tuple(weight.shape)
-    fits = len(shape) == (3 if packed else 2) and shape[0] == depth // (VALUES if packed else 1)
+    fits = len(shape) == (3 if packed else 2) and shape[0] == rows
     if not fits or (packed and (shape[2] != VALUES or depth % VALUES)):
         return f"{name} is {list(shape)}; it must be {layout}"
     return None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nl
+from wantrn.kernels.sbuf import PARTITIONS
 
 # tokens of a tile, and rows of a weight that are contracted at once: one for each partition
-TILE = 128
-# columns of one matmul: a bank of PSUM in fp32
-BANK = 512
+TILE = PARTITIONS
 # Columns that leave PSUM in one instruction: two banks, since the fixed part of an instruction is
 # 60 cycles.
 GROUP = 1024

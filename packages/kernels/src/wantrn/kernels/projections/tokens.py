@@ -7,9 +7,11 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.projections.memory import Memory
 from wantrn.kernels.projections.operands import Operand, as_words, fill_tail
-from wantrn.kernels.projections.options import VALUES, MlpSizes, words
+from wantrn.kernels.projections.options import MlpSizes
 from wantrn.kernels.projections.tiles import TILE, Pass, Tile
 from wantrn.kernels.projections.weights import spread
+from wantrn.kernels.row_mx import VALUES
+from wantrn.kernels.words import words
 
 
 class Tokens(nl.NKIObject):

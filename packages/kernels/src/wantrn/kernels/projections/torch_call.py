@@ -6,19 +6,15 @@ import torch
 from torch import Tensor
 
 import nkisim
-from nkisim.enums import NcVersion
-from nkisim.settings import Settings
+from nkisim.settings import target_of
 from wantrn.kernels.backend import Simulation
+from wantrn.kernels.projections.capability import mlp_refusal, o_proj_refusal
 from wantrn.kernels.projections.mlp import mlp
 from wantrn.kernels.projections.o_proj import o_proj
 from wantrn.kernels.projections.options import MlpSizes, OProjSizes
-from wantrn.kernels.projections.planner import (
-    best_mlp_plan,
-    best_o_proj_plan,
-    mlp_refusal,
-    o_proj_refusal,
-)
-from wantrn.kernels.row_mx import SCALE_BYTES, ChannelWeight, kernel_weight
+from wantrn.kernels.projections.planner import best_mlp_plan, best_o_proj_plan
+from wantrn.kernels.row_mx import ChannelWeight, kernel_weight
+from wantrn.kernels.words import values_of
 
 Weight = Tensor | ChannelWeight
 """bf16 as torch has it, or FP8."""
@@ -31,10 +27,8 @@ def o_proj_refusal_of(x: Tensor, weight: Weight, simulation: Simulation) -> str 
         x: `[B, S, N, D]`.
         weight: `[H, N * D]`.
     """
-    sizes = _o_proj_sizes(x, weight, None)
-    return _wrong_dtype(x, sizes.packed) or o_proj_refusal(
-        sizes, simulation.lnc, _target(simulation)
-    )
+    sizes, target = _o_proj_sizes(x, weight, None), target_of(simulation.target)
+    return _wrong_dtype(x, sizes.packed) or o_proj_refusal(sizes, simulation.lnc, target)
 
 
 def o_proj_simulated(
@@ -42,7 +36,7 @@ def o_proj_simulated(
 ) -> Tensor:
     """By the kernel in the simulator: `[B, S, H]`; `bias` `[H]` or None."""
     sizes = _o_proj_sizes(x, weight, bias)
-    plan = best_o_proj_plan(sizes, simulation.lnc, _target(simulation))
+    plan = best_o_proj_plan(sizes, simulation.lnc, target_of(simulation.target))
     run = nkisim.simulate(o_proj, target=simulation.target)[simulation.lnc]
     heads = x.permute(0, 2, 3, 1).contiguous()
     operand, scales = kernel_weight(weight)
@@ -57,8 +51,8 @@ def mlp_refusal_of(x: Tensor, up: Weight, down: Weight, simulation: Simulation) 
         x: `[B, S, H]`, or with FP8 weights packed rows `[B, S, H + 4]`.
         up: `[F, H]`; down: `[H_out, F]`; both bf16, or both FP8.
     """
-    sizes = _mlp_sizes(x, up, down, (None, None))
-    return _wrong_dtype(x, sizes.packed) or mlp_refusal(sizes, simulation.lnc, _target(simulation))
+    sizes, target = _mlp_sizes(x, up, down, (None, None)), target_of(simulation.target)
+    return _wrong_dtype(x, sizes.packed) or mlp_refusal(sizes, simulation.lnc, target)
 
 
 def mlp_simulated(
@@ -74,7 +68,7 @@ def mlp_simulated(
         biases: `[F]` and `[H_out]`, or None.
     """
     sizes = _mlp_sizes(x, *weights, biases)
-    plan = best_mlp_plan(sizes, simulation.lnc, _target(simulation))
+    plan = best_mlp_plan(sizes, simulation.lnc, target_of(simulation.target))
     run = nkisim.simulate(mlp, target=simulation.target)[simulation.lnc]
     (up, up_scales), (down, down_scales) = map(kernel_weight, weights)
     scales = (up_scales, down_scales)
@@ -86,10 +80,6 @@ def _wrong_dtype(x: Tensor, packed: bool) -> str | None:
     if packed or x.dtype == torch.bfloat16:
         return None
     return f"x is {x.dtype}; the Tensor engine takes four times as long for it, so only bf16 runs"
-
-
-def _target(simulation: Simulation) -> NcVersion:
-    return Settings().changed(target=simulation.target).target
 
 
 def _row(bias: Tensor | None) -> Tensor | None:
@@ -117,7 +107,7 @@ def _mlp_sizes(
     packed = isinstance(up, ChannelWeight)
     return MlpSizes(
         tokens=batch * tokens,
-        hidden=row - SCALE_BYTES if packed else row,
+        hidden=values_of(row, packed),
         inner=_width(up),
         width=_width(down),
         packed=packed,

@@ -11,9 +11,11 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.projections.memory import Memory
 from wantrn.kernels.projections.operands import Operand, contract, fill_tail
-from wantrn.kernels.projections.options import VALUES, MlpSizes, words
+from wantrn.kernels.projections.options import MlpSizes
 from wantrn.kernels.projections.tiles import GROUP, TILE, Pass, cut
 from wantrn.kernels.projections.weights import Block
+from wantrn.kernels.row_mx import VALUES
+from wantrn.kernels.words import words
 
 
 class Channels(nl.NKIObject):

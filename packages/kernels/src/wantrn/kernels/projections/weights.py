@@ -6,9 +6,9 @@ from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.projections.operands import Operand, as_words, fill_tail
-from wantrn.kernels.projections.options import VALUES
 from wantrn.kernels.projections.tiles import TILE
-from wantrn.kernels.sbuf import Slots
+from wantrn.kernels.row_mx import VALUES
+from wantrn.kernels.slots import Slots
 
 
 class Block(nl.NKIObject):

@@ -6,8 +6,9 @@ Not for use in a kernel.
 from __future__ import annotations
 
 from wantrn.kernels.qkv.options import Sizes
-from wantrn.kernels.qkv.plan import Buffer, Choice, Plan, columns_of, groups_of
+from wantrn.kernels.qkv.plan import Choice, Plan, columns_of, groups_of
 from wantrn.kernels.qkv.slabs import TILE, alike_segments, later_segments, slabs_of
+from wantrn.kernels.sbuf import Buffer, placed
 
 # an all-reduce of SBUF fails with fewer columns (observed in vllm-omni-neuron)
 MIN_REDUCED = 512
@@ -32,8 +33,7 @@ def plan_of(sizes: Sizes, choice: Choice, tiles: int, sbuf_limit: int) -> Plan:
         last = len(groups) - 1
         wanted += _norm(sizes, choice, tiles, last, later, max(widths[:later]))
         wanted += _finish(sizes, choice, tiles, last, later - 1)
-    buffers = _placed([buffer for buffer in wanted if buffer.size])
-    return Plan(sizes, tiles, choice, groups, later, buffers, sbuf_limit)
+    return Plan(sizes, tiles, choice, groups, later, placed(wanted), sbuf_limit)
 
 
 def _streamed(
@@ -113,21 +113,3 @@ def _finish(sizes: Sizes, choice: Choice, tiles: int, last: int, turn: int) -> l
         found.append(Buffer("head_factors", 4 * heads, slots, turn, last))
         found.append(Buffer("head_gamma", 4 * rows * sizes.head_dim, 1, 0, last))
     return found
-
-
-def _placed(wanted: list[Buffer]) -> tuple[Buffer, ...]:
-    """Each buffer at the lowest address at which none of those alive with it lies."""
-    placed: list[Buffer] = []
-    for buffer in wanted:
-        size = -(-buffer.size // 4) * 4
-        alive = [o for o in placed if o.first <= buffer.last and buffer.first <= o.last]
-        address = 0
-        moved = True
-        while moved:
-            moved = False
-            for other in alive:
-                if address < other.end() and other.address < address + size * buffer.slots:
-                    address = other.end()
-                    moved = True
-        placed.append(Buffer(buffer.name, size, buffer.slots, buffer.first, buffer.last, address))
-    return tuple(placed)

@@ -68,7 +68,7 @@ def _tables(alike: list[Segment], angles: Any, tile: TokenTile, sums: Sums) -> A
     `[rows, segments, 2, D]`."""
     rows, d = tile.rows, sums.plan.sizes.head_dim
     half = d // 2
-    tables = sums.memory.tables(len(alike), d)[0:rows, :, :, :]
+    tables = sums.memory.table(len(alike), d)[0:rows, :, :, :]
     cos, sin = angles[0:rows, 0:1, :], angles[0:rows, 1, :]
     for index, segment in enumerate(alike):
         factor = sums.factor(segment, tile, False)

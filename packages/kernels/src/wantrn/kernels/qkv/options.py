@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wantrn.kernels.nki import nl
-from wantrn.kernels.row_mx import SCALE_BYTES
+from wantrn.kernels.words import is_fp8, values_of, vector_bytes, word_bytes, words
 
 
 @dataclass(frozen=True)
@@ -69,29 +69,26 @@ class Sizes(nl.NKIObject):
 
     def words(self) -> int:
         """Rows of the weight as it is contracted: elements of four values, or of one."""
-        return self.hidden // 4 if self.packed else self.hidden
+        return words(self.hidden, self.packed)
 
     def word_bytes(self) -> int:
         """Bytes of such an element, of a weight or of a token."""
-        return 4 if self.packed else 2
+        return word_bytes(self.packed)
 
 
 def sizes_of(x: Any, options: Options, bias: Any, norm: bool, rope: bool) -> Sizes:
     """The sizes of a call's tensors, arrays or specifications; `x` is `[B, S, H]`, or `[B, S, H+4]`
     of FP8. `norm`: there is one, of either kind."""
-    packed = "float8" in str(x.dtype)
+    packed = is_fp8(x)
     batch, tokens, row = x.shape
-    bias_bytes = 0
-    if bias != None:
-        bias_bytes = 4 if "float32" in str(bias.dtype) else 2
     return Sizes(
         tokens=batch * tokens,
-        hidden=row - SCALE_BYTES if packed else row,
+        hidden=values_of(row, packed),
         heads=options.heads,
         kv_heads=options.kv_heads,
         head_dim=options.head_dim,
         packed=packed,
-        bias_bytes=bias_bytes,
+        bias_bytes=vector_bytes(bias),
         norm=norm and not options.norm_per_head,
         rope=rope,
         ranks=len(options.replica_groups[0]) if options.replica_groups else 1,

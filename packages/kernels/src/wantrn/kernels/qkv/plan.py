@@ -10,18 +10,16 @@ norm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from wantrn.kernels.nki import nl
 from wantrn.kernels.qkv.options import Sizes
 from wantrn.kernels.qkv.slabs import Slab, slabs_of
+from wantrn.kernels.sbuf import Buffer, end_of
 
 # PSUM: slabs of two banks, one in the making and the others on their way out; the last two banks
 # are for the tables of the rotation, where there is one
-BANKS = 8
-SLAB_BANKS = 2
+SLAB_BANKS = (0, 2, 4, 6)
 TABLE_BANKS = (6, 7)
-BANK_BYTES = 2048
 # tiles of tokens that are loaded ahead at most: more would only delay the weight
 AHEAD = 3
 
@@ -46,30 +44,6 @@ class Choice(nl.NKIObject):
 
 
 @dataclass(frozen=True)
-class Buffer(nl.NKIObject):
-    """One kind of buffer; lifetimes count groups of columns.
-
-    Attributes:
-        name: what it holds
-        size: bytes of each partition of one slot
-        slots: how many are taken in turns
-        first, last: the groups between which it lives, both included
-        address: first byte in each partition
-    """
-
-    name: str
-    size: int
-    slots: int
-    first: int
-    last: int
-    address: int = 0
-
-    def end(self) -> int:
-        """The byte behind it."""
-        return self.address + self.size * self.slots
-
-
-@dataclass(frozen=True)
 class Plan(nl.NKIObject):
     """The buffers of a core. One that does not fit cannot be made.
 
@@ -80,7 +54,7 @@ class Plan(nl.NKIObject):
         groups: the slabs of each group, first and behind the last; those of Q and K that are
             finished later come first and share no group with others
         later_groups: how many groups those are
-        buffers: all of SBUF that the kernel uses
+        buffers: all of SBUF that the kernel uses; the stages of their lives are groups of columns
         sbuf_limit: bytes of a partition that there are
 
     Raises:
@@ -104,19 +78,13 @@ class Plan(nl.NKIObject):
 
     def sbuf_bytes(self) -> int:
         """Bytes of each partition up to the last one in use."""
-        return max([buffer.end() for buffer in self.buffers])
+        return end_of(self.buffers)
 
-    def buffer(self, name: str) -> Any:
-        """The buffer of that name, or None."""
-        for buffer in self.buffers:
-            if buffer.name == name:
-                return buffer
-        return None
-
-    def slab_slots(self) -> int:
-        """Slabs that PSUM holds."""
-        tables = len(TABLE_BANKS) if self.sizes.rope else 0
-        return (BANKS - tables) // SLAB_BANKS
+    def slab_banks(self) -> tuple[int, ...]:
+        """The banks of PSUM that slabs begin with."""
+        if not self.sizes.rope:
+            return SLAB_BANKS
+        return tuple([bank for bank in SLAB_BANKS if bank < TABLE_BANKS[0]])
 
     def tokens_stay(self) -> bool:
         """Whether tokens are loaded once, not for every group."""

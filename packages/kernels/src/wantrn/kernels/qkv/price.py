@@ -226,7 +226,7 @@ def _first_wait(prices: Prices, plan: Plan, slabs: list[Slab], loads: float) -> 
     first = prices.slab(slabs[0])
     ahead = min(plan.choice.token_slots, AHEAD) - 1
     evicted = loads + ahead * prices.tokens() + first.vector + first.scalar
-    count = min(plan.slab_slots(), plan.tiles * (plan.groups[0][1] - plan.groups[0][0]))
+    count = min(len(plan.slab_banks()), plan.tiles * (plan.groups[0][1] - plan.groups[0][0]))
     return max(evicted - count * first.tensor, 0.0)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from wantrn.kernels.qkv.options import Options, Sizes
 from wantrn.kernels.qkv.slabs import TILE
-from wantrn.kernels.row_mx import SCALE_BYTES
+from wantrn.kernels.row_mx import SCALE_BYTES, VALUES
+from wantrn.kernels.words import is_fp8, values_of, words
 
 MAX_HEAD_DIM = 128
 
@@ -35,16 +36,16 @@ def broken_by_operands(x: Any, weight: Any, options: Options) -> Any:
     if len(x.shape) != 3:
         return f"x is {list(x.shape)}; it must be [B, S, H], or [B, S, H + {SCALE_BYTES}] packed"
     names = (str(x.dtype), str(weight.dtype))
-    packed = "float8_e4m3fn" in names[0]
+    packed = is_fp8(x)
     for name, found in (("x", names[0]), ("weight", names[1])):
         wanted = "float8_e4m3fn" if packed else "bfloat16"
         if wanted not in found:
             return f"{name} is {found}; x and weight must both be bfloat16 or both float8_e4m3fn"
-    hidden = x.shape[2] - SCALE_BYTES if packed else x.shape[2]
+    hidden = values_of(x.shape[2], packed)
     if hidden < TILE or hidden % TILE:
         return f"H is {hidden}; it must be a multiple of {TILE}"
     width = (options.heads + 2 * options.kv_heads) * options.head_dim
-    shape = (hidden // 4, width, 4) if packed else (hidden, width)
+    shape = (words(hidden, packed), width, VALUES) if packed else (hidden, width)
     if tuple(weight.shape) != shape:
         return f"weight is {list(weight.shape)}; it must be {list(shape)}"
     return None

@@ -7,14 +7,14 @@ changes no bit of the result.
 from __future__ import annotations
 
 from wantrn.kernels.nki import nl
+from wantrn.kernels.psum import BANK
 from wantrn.kernels.qkv.options import Sizes
+from wantrn.kernels.sbuf import PARTITIONS
 
 # tokens of a tile: one for each partition
-TILE = 128
+TILE = PARTITIONS
 # columns of a slab at most: two banks of PSUM
-SLAB = 1024
-# columns of one matmul: one bank
-BANK = 512
+SLAB = 2 * BANK
 
 
 class Segment(nl.NKIObject):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import jit, nisa, nl
+from wantrn.kernels.psum import BANK, BANKS, Banks
 from wantrn.kernels.qkv.finish import finish_rows
 from wantrn.kernels.qkv.kernel import checked_sizes, result_of
 from wantrn.kernels.qkv.loads import (
@@ -22,14 +23,15 @@ from wantrn.kernels.qkv.loads import (
     load_vectors,
     token_slot,
 )
-from wantrn.kernels.qkv.memory import Memory, Slots
+from wantrn.kernels.qkv.memory import Memory
 from wantrn.kernels.qkv.options import Options, Sizes
-from wantrn.kernels.qkv.plan import BANK_BYTES, BANKS, Plan
+from wantrn.kernels.qkv.plan import TABLE_BANKS, Plan
 from wantrn.kernels.qkv.project import evict, product
-from wantrn.kernels.qkv.slabs import BANK, SLAB, TILE, TokenTile, depth_tiles, slabs_of, tiles_of
+from wantrn.kernels.qkv.slabs import SLAB, TILE, TokenTile, depth_tiles, slabs_of, tiles_of
 from wantrn.kernels.qkv.store import later_heads
 from wantrn.kernels.qkv.sums import Sums
 from wantrn.kernels.row_mx import NEUTRAL_SCALE
+from wantrn.kernels.slots import Slots, slots
 
 # what vllm-omni-neuron takes SBUF of Trainium3 to have, for its MX path
 BUDGET = 245_760
@@ -107,11 +109,9 @@ class Streamed(nl.NKIObject):
         sizes, memory = self.plan.sizes, self.memory
         banks = -(-sizes.width() // BANK)
         psums = []
-        for index, tile in enumerate(block):
+        for tile in block:
             load_tokens(tile.number, tile, self.inputs, self.plan, memory)
-            address = (0, index * banks * BANK_BYTES)
-            shape = (TILE, banks * BANK)
-            psums.append(nl.ndarray(shape, nl.float32, buffer=nl.psum, address=address))
+            psums.append(memory.slabs.take((TILE, banks * BANK), nl.float32))
         for depth, runs in enumerate(depth_tiles(sizes.words())):
             weight = self.weight_tile(depth).view(nl.float8_e4m3fn_x4)
             for index, tile in enumerate(block):
@@ -223,28 +223,29 @@ def _memory(plan: Plan, weight_dtype: Any, bias_dtype: Any) -> Memory:
     width, later = sizes.width(), later_heads(plan) * sizes.head_dim
     depth, columns = -(-sizes.words() // TILE), 2 * plan.tiles
 
-    def slots(count: int, elements: int, dtype: Any) -> Slots:
-        shape = (TILE, elements)
-        return Slots(tensors=[nl.ndarray(shape, dtype, buffer=nl.sbuf) for _ in range(count)])
+    def tiles(count: int, columns: int, dtype: Any) -> Slots:
+        return slots(count, (TILE, columns), dtype, nl.sbuf)
 
     degree = degree_of(sizes)
     return Memory(
-        slab_slots=0,
-        weights=slots(depth if weight_stays(sizes) else 2, 4 * width, weight_dtype),
-        tokens=slots(2 * degree, depth * TILE, nl.float32),
-        row_scales=slots(2 * degree, 1, nl.float32),
-        neutral=slots(1, BANK, nl.uint8),
-        channel_scales=slots(1, width, nl.float32),
-        bias=slots(1, width, bias_dtype),
-        gamma=slots(1, width, nl.float32),
-        out=slots(degree, width, nl.bfloat16),
-        rows=slots(3, later, nl.bfloat16),
-        squares=slots(1, SLAB, nl.bfloat16),
-        partials=slots(1, len(_later_slabs(sizes)) * plan.tiles, nl.float32),
-        sums=slots(1, max(columns, 512), nl.float32),
-        all_sums=slots(1, max(columns, 512), nl.float32),
-        factors=slots(1, 2 * columns, nl.float32),
-        angles=slots(3, sizes.head_dim, nl.float32),
-        straight=slots(2, later, nl.float32),
-        crossed=slots(2, later, nl.float32),
+        # whole rows
+        slabs=Banks(first=tuple([tile * -(-width // BANK) for tile in range(degree)])),
+        tables=Banks(first=TABLE_BANKS),
+        weights=tiles(depth if weight_stays(sizes) else 2, 4 * width, weight_dtype),
+        tokens=tiles(2 * degree, depth * TILE, nl.float32),
+        row_scales=tiles(2 * degree, 1, nl.float32),
+        neutral=tiles(1, BANK, nl.uint8),
+        channel_scales=tiles(1, width, nl.float32),
+        bias=tiles(1, width, bias_dtype),
+        gamma=tiles(1, width, nl.float32),
+        out=tiles(degree, width, nl.bfloat16),
+        rows=tiles(3, later, nl.bfloat16),
+        squares=tiles(1, SLAB, nl.bfloat16),
+        partials=tiles(1, len(_later_slabs(sizes)) * plan.tiles, nl.float32),
+        sums=tiles(1, max(columns, 512), nl.float32),
+        all_sums=tiles(1, max(columns, 512), nl.float32),
+        factors=tiles(1, 2 * columns, nl.float32),
+        angles=tiles(3, sizes.head_dim, nl.float32),
+        straight=tiles(2, later, nl.float32),
+        crossed=tiles(2, later, nl.float32),
     )

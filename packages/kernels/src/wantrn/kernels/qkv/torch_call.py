@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 import nkisim
-from nkisim.enums import NcVersion
-from nkisim.settings import Settings
+from nkisim.settings import target_of
 from wantrn.kernels.backend import Simulation
 from wantrn.kernels.qkv.capability import refusal
 from wantrn.kernels.qkv.kernel import qkv_cte
@@ -48,11 +47,11 @@ class Call:
         """Why the kernel does not run this, or None."""
         if isinstance(self.weight, Tensor) and self.x.dtype != torch.bfloat16:
             return f"x is {self.x.dtype}; the kernel takes bf16"
-        return refusal(self.sizes(), self.options, _target(simulation), simulation.lnc)
+        return refusal(self.sizes(), self.options, target_of(simulation.target), simulation.lnc)
 
     def simulated(self, simulation: Simulation) -> Tensor:
         """`[B, S, I]`, or `[heads, B, S, D]` with `options.heads_first`."""
-        plan = best_plan(self.sizes(), simulation.lnc, _target(simulation))
+        plan = best_plan(self.sizes(), simulation.lnc, target_of(simulation.target))
         run = nkisim.simulate(qkv_cte, target=simulation.target)[simulation.lnc]
         rows = [
             None if row is None else row.reshape(1, -1).contiguous()
@@ -63,7 +62,3 @@ class Call:
         x = self.x.contiguous()
         out: Tensor = run(x, weight, self.options, plan, scales, *rows, *tables)
         return out
-
-
-def _target(simulation: Simulation) -> NcVersion:
-    return Settings().changed(target=simulation.target).target

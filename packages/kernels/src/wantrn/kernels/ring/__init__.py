@@ -3,13 +3,13 @@
 * ``attention_const_max``, ``ring_attention``, ``ring_attention_online``: the kernels
 * ``RingOptions``, ``shares``: how keys go round, and how a sequence is cut for it
 * ``guarded_attention``: exact for all inputs, by the first kernel where it is safe
-* ``ring_problem``: what they can run
+* ``refusal``: why they do not run something
 * ``attention_reference``: what they compute
 """
 
 from __future__ import annotations
 
-from wantrn.kernels.ring.capability import ring_problem
+from wantrn.kernels.ring.capability import refusal
 from wantrn.kernels.ring.guard import Guarded, RankInput, guarded_attention, safe_least
 from wantrn.kernels.ring.kernels import (
     attention_const_max,
@@ -27,9 +27,9 @@ __all__ = [
     "attention_reference",
     "gap_reference",
     "guarded_attention",
+    "refusal",
     "ring_attention",
     "ring_attention_online",
-    "ring_problem",
     "safe_least",
     "shares",
 ]

@@ -13,14 +13,16 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
+from wantrn.kernels.psum import BANK
 from wantrn.kernels.ring.division import Pass
 from wantrn.kernels.ring.exchange import Shards
 from wantrn.kernels.ring.finish import Results, finish_block, store_lse
 from wantrn.kernels.ring.loads import Block, Loads, blocks_of
-from wantrn.kernels.ring.plan import BANK, PARTITIONS
 from wantrn.kernels.ring.queries import Queries
 from wantrn.kernels.ring.rank import Rank
-from wantrn.kernels.ring.tiles import Rotation, product
+from wantrn.kernels.ring.tiles import product
+from wantrn.kernels.sbuf import PARTITIONS
+from wantrn.kernels.slots import slots
 
 
 class Weighted(nl.NKIObject):
@@ -57,10 +59,10 @@ class Streams(nl.NKIObject):
         plan, shape = rank.plan, rank.plan.shape
         columns = plan.block_columns()
         self.loads = Loads(rank)
-        self.bounds = Rotation(2, (PARTITIONS, columns), nl.float32, nl.sbuf)
-        self.scores = Rotation(2, (PARTITIONS, columns), nl.float32, nl.psum)
-        self.shifted = Rotation(plan.shifted, (PARTITIONS, columns), nl.float32, nl.sbuf)
-        self.weights = Rotation(plan.weights, (PARTITIONS, columns), rank.dtype, nl.sbuf)
+        self.bounds = slots(2, (PARTITIONS, columns), nl.float32, nl.sbuf)
+        self.scores = slots(2, (PARTITIONS, columns), nl.float32, nl.psum)
+        self.shifted = slots(plan.shifted, (PARTITIONS, columns), nl.float32, nl.sbuf)
+        self.weights = slots(plan.weights, (PARTITIONS, columns), rank.dtype, nl.sbuf)
         self.per_bank = min(BANK // shape.columns(), columns // PARTITIONS)
         banks = -(-(columns // PARTITIONS) // self.per_bank)
         self.sums = nl.ndarray((PARTITIONS, banks * BANK), nl.float32, buffer=nl.psum)
@@ -91,7 +93,7 @@ def _attend(
     shards, queries, _ = sources
     columns = block.groups * PARTITIONS
     turned = streams.loads.load_queries(queries, block)
-    bounds = streams.bounds.next()[:, 0:columns]
+    bounds = streams.bounds.take()[:, 0:columns]
     # one row for all partitions
     row = queries.bounds[block.unit.head]
     offset = block.first * PARTITIONS
@@ -121,11 +123,11 @@ def _exponentials(rank: Rank, streams: Streams, keys: Any, queries: Any, bounds:
     The difference is fp32: at a score of 64, bf16 knows it by 1/4, or 28 % of an exponential.
     """
     columns = queries.shape[1]
-    scores = streams.scores.next()[:, 0:columns]
+    scores = streams.scores.take()[:, 0:columns]
     product(scores, keys, queries, rank.plan.wide)
-    shifted = streams.shifted.next()[:, 0:columns]
+    shifted = streams.shifted.take()[:, 0:columns]
     nisa.tensor_tensor(shifted, scores, bounds, nl.subtract)
-    weights = streams.weights.next()[:, 0:columns]
+    weights = streams.weights.take()[:, 0:columns]
     nisa.activation(weights, nl.exp, shifted, scale=rank.scale)
     return weights
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from wantrn.kernels.nki import ncc, nl
 from wantrn.kernels.ring.division import Pass
-from wantrn.kernels.ring.plan import PARTITIONS
 from wantrn.kernels.ring.rank import Rank
+from wantrn.kernels.sbuf import PARTITIONS
 
 
 class Shards(nl.NKIObject):

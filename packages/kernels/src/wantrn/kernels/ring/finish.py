@@ -7,9 +7,10 @@ from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.ring.loads import Block
-from wantrn.kernels.ring.plan import BLOCK_GROUPS, PARTITIONS
+from wantrn.kernels.ring.plan import BLOCK_GROUPS
 from wantrn.kernels.ring.rank import Rank
-from wantrn.kernels.ring.tiles import Rotation
+from wantrn.kernels.sbuf import PARTITIONS
+from wantrn.kernels.slots import slots
 
 # Scalar takes logarithms from 2^-64 to 2^64. Sums of exponentials below their bound are between
 # this and the number of keys; times 2^40 they are all in its range.
@@ -41,8 +42,8 @@ class Results(nl.NKIObject):
             (shape.cores, shape.heads), nl.float32, buffer=nl.shared_hbm, name="ring_least_sums"
         )
         groups = min(BLOCK_GROUPS, shape.query_groups())
-        self.tiles = Rotation(2, (PARTITIONS, groups, shape.head_dim), rank.dtype, nl.sbuf)
-        self.shares = Rotation(2, (PARTITIONS, groups), nl.float32, nl.sbuf)
+        self.tiles = slots(2, (PARTITIONS, groups, shape.head_dim), rank.dtype, nl.sbuf)
+        self.shares = slots(2, (PARTITIONS, groups), nl.float32, nl.sbuf)
         blocks = -(-shape.query_groups() // BLOCK_GROUPS)
         self.sums = nl.ndarray((PARTITIONS, shape.heads, blocks), nl.float32, buffer=nl.sbuf)
         nisa.memset(self.sums, 1.0)
@@ -68,11 +69,11 @@ def finish_block(rank: Rank, results: Results, block: Block, sums: Any) -> None:
     weights = sums[:, :, head_dim]
     number = (block.first - unit.first) // BLOCK_GROUPS
     nisa.tensor_reduce(results.sums[:, unit.head, number : number + 1], nl.minimum, weights, axis=1)
-    share = results.shares.next()[:, 0:groups]
+    share = results.shares.take()[:, 0:groups]
     # a sum of zero is reported, and must not become a NaN
     nisa.tensor_scalar(share, weights, nl.maximum, LEAST_SUM)
     nisa.reciprocal(share, share)
-    tile = results.tiles.next()[:, 0:groups, :]
+    tile = results.tiles.take()[:, 0:groups, :]
     wide = share.expand_dim(2).broadcast(2, head_dim)
     # GpSimd has nothing else to do in the last step, and the others have
     nisa.tensor_tensor(tile, sums[:, :, 0:head_dim], wide, nl.multiply, engine=nisa.engine.gpsimd)

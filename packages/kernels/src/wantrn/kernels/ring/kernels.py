@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import jit, nl
-from wantrn.kernels.ring.capability import shapes_problem
 from wantrn.kernels.ring.const_max import Streams, const_max_pass
 from wantrn.kernels.ring.exchange import Shards, reduced
 from wantrn.kernels.ring.finish import Results, store_least
@@ -14,6 +13,7 @@ from wantrn.kernels.ring.online import OnlineStreams, online_pass
 from wantrn.kernels.ring.options import RingOptions
 from wantrn.kernels.ring.queries import bound_queries, prepare_queries
 from wantrn.kernels.ring.rank import Rank, launched
+from wantrn.kernels.ring.rules import broken_by_call
 
 
 @jit
@@ -35,7 +35,7 @@ def ring_attention(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
         lse: fp32 `[B, N, S]`, `log(sum_j exp(s_ij))`, with `options.lse`.
 
     Raises:
-        ValueError: see `capability.ring_problem`.
+        ValueError: a rule of `wantrn.kernels.ring.rules` is broken; `refusal` tells beforehand.
     """
     return _const_max(q, k, v, options)
 
@@ -54,7 +54,7 @@ def attention_const_max(q: Any, k: Any, v: Any, scale: float = 0.0, lse: bool = 
         As `ring_attention`.
 
     Raises:
-        ValueError: see `capability.ring_problem`.
+        ValueError: a rule of `wantrn.kernels.ring.rules` is broken; `refusal` tells beforehand.
     """
     return _const_max(q, k, v, RingOptions(scale=scale, lse=lse))
 
@@ -72,7 +72,7 @@ def ring_attention_online(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
         lse: fp32 `[B, N, S]`, with `options.lse`.
 
     Raises:
-        ValueError: see `capability.ring_problem`.
+        ValueError: a rule of `wantrn.kernels.ring.rules` is broken; `refusal` tells beforehand.
     """
     rank = _checked(q, k, v, options)
     shards = [Shards(rank, work) for work in rank.passes]
@@ -106,7 +106,7 @@ def _const_max(q: Any, k: Any, v: Any, options: RingOptions) -> Any:
 
 
 def _checked(q: Any, k: Any, v: Any, options: RingOptions) -> Rank:
-    reason = shapes_problem(q.shape, k.shape, v.shape, options)
+    reason = broken_by_call(q.shape, k.shape, v.shape, options)
     if reason != None:  # the parser front end has no `is`
         raise ValueError(reason)
     return launched(q, k, options)

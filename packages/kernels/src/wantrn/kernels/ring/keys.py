@@ -7,9 +7,11 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.ring.division import Pass, Run, runs
 from wantrn.kernels.ring.exchange import Shards, reduced
-from wantrn.kernels.ring.plan import LOADED_HEADS, PARTITIONS, TURNED_TILES
+from wantrn.kernels.ring.plan import LOADED_HEADS, TURNED_TILES
 from wantrn.kernels.ring.rank import Rank
-from wantrn.kernels.ring.tiles import Rotation, load_tokens, product
+from wantrn.kernels.ring.tiles import load_tokens, product
+from wantrn.kernels.sbuf import PARTITIONS
+from wantrn.kernels.slots import slots
 
 
 class Turning(nl.NKIObject):
@@ -19,14 +21,14 @@ class Turning(nl.NKIObject):
         shape = rank.plan.shape
         columns = TURNED_TILES * PARTITIONS
         heads = min(LOADED_HEADS, shape.heads)
-        self.loaded = Rotation(
+        self.loaded = slots(
             2, (PARTITIONS, TURNED_TILES, heads, shape.head_dim), rank.dtype, nl.sbuf
         )
-        self.psum = Rotation(2, (shape.head_dim, columns), rank.dtype, nl.psum)
-        self.turned = Rotation(3, (shape.head_dim, columns), rank.dtype, nl.sbuf)
-        self.squares = Rotation(2, (shape.head_dim, columns), rank.dtype, nl.sbuf)
-        self.norms = Rotation(2, (1, columns), nl.float32, nl.psum)
-        self.rows = Rotation(2, (1, columns), nl.float32, nl.sbuf)
+        self.psum = slots(2, (shape.head_dim, columns), rank.dtype, nl.psum)
+        self.turned = slots(3, (shape.head_dim, columns), rank.dtype, nl.sbuf)
+        self.squares = slots(2, (shape.head_dim, columns), rank.dtype, nl.sbuf)
+        self.norms = slots(2, (1, columns), nl.float32, nl.psum)
+        self.rows = slots(2, (1, columns), nl.float32, nl.sbuf)
         self.identity = nl.shared_identity_matrix(PARTITIONS, dtype=rank.dtype)
 
 
@@ -37,7 +39,7 @@ def turn(tiles: Turning, loaded: Any, head: int) -> Any:
         loaded: SBUF `[128, T, n, D]`.
         head: of the n.
     """
-    psum = tiles.psum.next()
+    psum = tiles.psum.take()
     for tile in range(loaded.shape[1]):
         columns = psum[:, tile * PARTITIONS : (tile + 1) * PARTITIONS]
         nisa.nc_transpose(columns, loaded[:, tile, head, :])
@@ -49,9 +51,9 @@ def squared_norms(rank: Rank, tiles: Turning, turned: Any) -> Any:
 
     Squares are rounded to the dtype of `turned`; `bounds.margin` makes up for it.
     """
-    squares = tiles.squares.next()[:, 0 : turned.shape[1]]
+    squares = tiles.squares.take()[:, 0 : turned.shape[1]]
     nisa.activation(squares, nl.square, turned)
-    norms = tiles.norms.next()[:, 0 : turned.shape[1]]
+    norms = tiles.norms.take()[:, 0 : turned.shape[1]]
     product(norms, rank.ones[0 : turned.shape[0], 0:1], squares, rank.plan.wide)
     return norms
 
@@ -92,7 +94,7 @@ def _sum_keys(rank: Rank, tiles: Turning, k: Any, run: Run, mine: Any) -> None:
     count = shape.key_tiles()
     for first in range(0, count, TURNED_TILES):
         size = min(TURNED_TILES, count - first)
-        loaded = tiles.loaded.next()[:, 0:size, 0 : run.count, :]
+        loaded = tiles.loaded.take()[:, 0:size, 0 : run.count, :]
         load_tokens(loaded, src, first * PARTITIONS, rank.valid)
         for tile in range(size):
             for i in range(run.count):
@@ -144,11 +146,11 @@ def _prepare_run(
     for block in range(blocks):
         first = block * TURNED_TILES
         size = min(TURNED_TILES, count - first)
-        loaded = tiles.loaded.next()[:, 0:size, 0 : run.count, :]
+        loaded = tiles.loaded.take()[:, 0:size, 0 : run.count, :]
         load_tokens(loaded, src, first * PARTITIONS, rank.valid)
         for i in range(run.count):
             psum = turn(tiles, loaded, i)
-            turned = tiles.turned.next()[:, 0 : size * PARTITIONS]
+            turned = tiles.turned.take()[:, 0 : size * PARTITIONS]
             if means != None:  # the parser front end has no `is`
                 mean = means[:, head + i : head + i + 1]
                 nisa.tensor_scalar(turned, psum, nl.subtract, mean)
@@ -182,16 +184,16 @@ def prepare_values(rank: Rank, v: Any, work: Pass, shards: Shards) -> None:
     """
     shape = rank.plan.shape
     heads, count = min(LOADED_HEADS, shape.heads), shape.key_tiles()
-    marked = Rotation(2, (PARTITIONS, heads, TURNED_TILES, shape.columns()), rank.dtype, nl.sbuf)
+    marked = slots(2, (PARTITIONS, heads, TURNED_TILES, shape.columns()), rank.dtype, nl.sbuf)
     # all heads of a token are one run of bytes, which a row with its one would break
-    loaded = Rotation(2, (PARTITIONS, TURNED_TILES, heads, shape.head_dim), rank.dtype, nl.sbuf)
+    loaded = slots(2, (PARTITIONS, TURNED_TILES, heads, shape.head_dim), rank.dtype, nl.sbuf)
     for run in runs(work.prepared, v.shape[2]):
         src = v[run.batch, :, run.first : run.first + run.count, :]
         for first in range(0, count, TURNED_TILES):
             size = min(TURNED_TILES, count - first)
-            rows = loaded.next()[:, 0:size, 0 : run.count, :]
+            rows = loaded.take()[:, 0:size, 0 : run.count, :]
             load_tokens(rows, src, first * PARTITIONS, rank.valid)
-            tile = marked.next()[:, 0 : run.count, 0:size, :]
+            tile = marked.take()[:, 0 : run.count, 0:size, :]
             nisa.tensor_copy(tile[:, :, :, 0 : shape.head_dim], rows.permute((0, 2, 1, 3)))
             _mark(tile, shape.head_dim, rank.valid - first * PARTITIONS)
             for i in range(run.count):

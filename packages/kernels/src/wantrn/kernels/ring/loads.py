@@ -7,10 +7,11 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.ring.division import Unit
 from wantrn.kernels.ring.exchange import Shards
-from wantrn.kernels.ring.plan import BLOCK_GROUPS, PARTITIONS
+from wantrn.kernels.ring.plan import BLOCK_GROUPS
 from wantrn.kernels.ring.queries import Queries
 from wantrn.kernels.ring.rank import Rank
-from wantrn.kernels.ring.tiles import Rotation
+from wantrn.kernels.sbuf import PARTITIONS
+from wantrn.kernels.slots import slots
 
 
 class Block(nl.NKIObject):
@@ -57,15 +58,15 @@ class Loads(nl.NKIObject):
 
     def __init__(self, rank: Rank) -> None:
         plan, shape = rank.plan, rank.plan.shape
-        self.queries = Rotation(2, (shape.head_dim, plan.block_columns()), rank.dtype, nl.sbuf)
+        self.queries = slots(2, (shape.head_dim, plan.block_columns()), rank.dtype, nl.sbuf)
         keys = (shape.head_dim, plan.block_tiles * PARTITIONS)
-        self.keys = Rotation(2, keys, rank.dtype, nl.sbuf)
+        self.keys = slots(2, keys, rank.dtype, nl.sbuf)
         values = (PARTITIONS, plan.block_tiles, shape.columns())
-        self.values = Rotation(2, values, rank.dtype, nl.sbuf)
+        self.values = slots(2, values, rank.dtype, nl.sbuf)
 
     def load_queries(self, queries: Queries, block: Block) -> Any:
         """SBUF `[D, 128 groups]`."""
-        turned = self.queries.next()[:, 0 : block.groups * PARTITIONS]
+        turned = self.queries.take()[:, 0 : block.groups * PARTITIONS]
         nisa.dma_copy(turned, queries.turned[block.unit.head][:, block.tokens()])
         return turned
 
@@ -73,9 +74,9 @@ class Loads(nl.NKIObject):
         """Keys `[D, 128 n]` and values `[128, n, D + 1]` of the tiles `tiles[0]` to `tiles[1]`."""
         start, end = tiles
         shard, slot = block.step % len(shards.keys), block.unit.slot
-        keys = self.keys.next()[:, 0 : (end - start) * PARTITIONS]
+        keys = self.keys.take()[:, 0 : (end - start) * PARTITIONS]
         source = shards.keys[shard][slot]
         nisa.dma_copy(keys, source[:, start * PARTITIONS : end * PARTITIONS])
-        values = self.values.next()[:, 0 : end - start, :]
+        values = self.values.take()[:, 0 : end - start, :]
         nisa.dma_copy(values, shards.values[shard][slot][:, start:end, :])
         return keys, values

@@ -16,10 +16,12 @@ from wantrn.kernels.ring.division import Pass
 from wantrn.kernels.ring.exchange import Shards
 from wantrn.kernels.ring.finish import Results, finish_block, store_lse
 from wantrn.kernels.ring.loads import Block, Loads, blocks_of
-from wantrn.kernels.ring.plan import PARTITIONS, PORTION_BYTES, PORTION_WEIGHTS
+from wantrn.kernels.ring.plan import PORTION_BYTES, PORTION_WEIGHTS
 from wantrn.kernels.ring.queries import Queries
 from wantrn.kernels.ring.rank import Rank
-from wantrn.kernels.ring.tiles import Rotation, product
+from wantrn.kernels.ring.tiles import product
+from wantrn.kernels.sbuf import PARTITIONS
+from wantrn.kernels.slots import slots
 
 # What padding is added to, which no score of real tokens comes near, and which bf16 holds.
 _MASK = 2.0**100
@@ -62,14 +64,14 @@ class OnlineStreams(nl.NKIObject):
         self.width = PORTION_BYTES // (PARTITIONS * shape.itemsize)
         keys = (PARTITIONS, self.width * PARTITIONS)
         self.loads = Loads(rank)
-        self.scores = Rotation(3, keys, nl.float32, nl.psum)
-        self.tops = Rotation(2, (PARTITIONS, 1), nl.float32, nl.sbuf)
-        self.decays = Rotation(4, (PARTITIONS, 1), nl.float32, nl.sbuf)
-        self.weights = Rotation(PORTION_WEIGHTS, keys, rank.dtype, nl.sbuf)
+        self.scores = slots(3, keys, nl.float32, nl.psum)
+        self.tops = slots(2, (PARTITIONS, 1), nl.float32, nl.sbuf)
+        self.decays = slots(4, (PARTITIONS, 1), nl.float32, nl.sbuf)
+        self.weights = slots(PORTION_WEIGHTS, keys, rank.dtype, nl.sbuf)
         half = (PARTITIONS, self.width // 2 * PARTITIONS)
-        self.turned = Rotation(2, half, rank.dtype, nl.psum)
-        self.stationary = Rotation(2, keys, rank.dtype, nl.sbuf)
-        self.sums = Rotation(2, (PARTITIONS, shape.columns()), nl.float32, nl.psum)
+        self.turned = slots(2, half, rank.dtype, nl.psum)
+        self.stationary = slots(2, keys, rank.dtype, nl.sbuf)
+        self.sums = slots(2, (PARTITIONS, shape.columns()), nl.float32, nl.psum)
         masks = (PARTITIONS, plan.block_tiles, PARTITIONS)
         self.masks = nl.ndarray(masks, rank.dtype, buffer=nl.sbuf)
         resident = (PARTITIONS, plan.resident_groups, shape.columns())
@@ -119,7 +121,7 @@ def _attend(rank: Rank, streams: OnlineStreams, block: Block, shards: Shards, qu
                 low = number * width
                 high = min(low + width, end - start)
                 portion = Portion(block, group, values[:, low:high, :])
-                scores = streams.scores.next()[:, 0 : (high - low) * PARTITIONS]
+                scores = streams.scores.take()[:, 0 : (high - low) * PARTITIONS]
                 columns = keys[:, low * PARTITIONS : high * PARTITIONS]
                 product(scores, stationary, columns, rank.plan.wide)
                 _mask(streams, scores, (low, high), masked)
@@ -166,15 +168,15 @@ def _weigh(rank: Rank, streams: OnlineStreams, portion: Portion, scores: Any, nu
     new = number % 2
     shift = streams.shifts[:, place, new : new + 1]
     before = streams.shifts[:, place, 1 - new : 2 - new]
-    top = streams.tops.next()
+    top = streams.tops.take()
     nisa.tensor_reduce(top, nl.maximum, scores, axis=1)
     if number == 0:
         nisa.tensor_scalar(shift, top, nl.multiply, -rank.scale)
     else:
         nisa.tensor_scalar(shift, top, nl.multiply, -rank.scale, op1=nl.minimum, operand1=before)
-        portion.decay = streams.decays.next()
+        portion.decay = streams.decays.take()
         nisa.activation(portion.decay, nl.exp, before, scale=-1.0, bias=shift)
-    portion.weights = streams.weights.next()[:, 0 : scores.shape[1]]
+    portion.weights = streams.weights.take()[:, 0 : scores.shape[1]]
     nisa.activation(portion.weights, nl.exp, scores, scale=rank.scale, bias=shift)
 
 
@@ -190,10 +192,10 @@ def _transposed(streams: OnlineStreams, weights: Any) -> Any:
     """Keys on partitions, SBUF `[128, 128 n]`: a transpose by the Tensor engine and a copy."""
     count = weights.shape[1]
     half = streams.width // 2 * PARTITIONS
-    copied = streams.stationary.next()[:, 0:count]
+    copied = streams.stationary.take()[:, 0:count]
     for start in range(0, count, half):
         end = min(start + half, count)
-        psum = streams.turned.next()
+        psum = streams.turned.take()
         for column in range(start, end, PARTITIONS):
             turned = psum[:, column - start : column - start + PARTITIONS]
             nisa.nc_transpose(turned, weights[:, column : column + PARTITIONS])
@@ -206,7 +208,7 @@ def _transposed(streams: OnlineStreams, weights: Any) -> Any:
 
 def _add(streams: OnlineStreams, portion: Portion, weights: Any) -> None:
     """Shrink the sums so far, and add those of a portion."""
-    fresh = streams.sums.next()
+    fresh = streams.sums.take()
     count = portion.values.shape[1]
     for tile in range(count):
         nisa.nc_matmul(

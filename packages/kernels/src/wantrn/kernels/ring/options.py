@@ -64,4 +64,9 @@ def shares(total: int, ranks: int) -> tuple[int, tuple[int, ...]]:
     if ranks < 1:
         raise ValueError(f"ranks is {ranks}; a ring has at least 1 rank")
     length = -(-total // ranks)
-    return length, tuple(min(max(total - rank * length, 0), length) for rank in range(ranks))
+    return length, real_tokens(total, length, ranks)
+
+
+def real_tokens(total: int, length: int, ranks: int) -> tuple[int, ...]:
+    """How many tokens of each rank are real, where shards of `length` hold `total` of them."""
+    return tuple(min(max(total - rank * length, 0), length) for rank in range(ranks))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wantrn.kernels.nki import nl
+from wantrn.kernels.psum import BANK_BYTES
+from wantrn.kernels.sbuf import PARTITIONS
 
-PARTITIONS = 128
-# fp32 columns of a PSUM bank, and banks
-BANK = 512
-BANKS = 8
 # Groups of 128 queries in a block. Their scores against 128 keys fill two banks, so that two such
 # tiles and the sums of eight groups are seven. Half as many would cost Vector and Scalar 60 more
 # cycles on 512.
@@ -19,7 +17,7 @@ TURNED_TILES = 8
 # heads whose tokens are loaded together
 LOADED_HEADS = 8
 # exponentials of 128 queries that the ring with a maximum transposes at a time: a PSUM bank of them
-PORTION_BYTES = 2048
+PORTION_BYTES = BANK_BYTES
 # such portions between the matmuls
 PORTION_WEIGHTS = 3
 

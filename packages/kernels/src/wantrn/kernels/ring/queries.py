@@ -7,9 +7,10 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.ring.division import Run, runs
 from wantrn.kernels.ring.keys import Turning, squared_norms, turn
-from wantrn.kernels.ring.plan import PARTITIONS, TURNED_TILES
+from wantrn.kernels.ring.plan import TURNED_TILES
 from wantrn.kernels.ring.rank import Rank
 from wantrn.kernels.ring.tiles import load_tokens
+from wantrn.kernels.sbuf import PARTITIONS
 
 # The least square of a bound: Scalar takes roots from 2^-116 on. Of a zero query it makes a bound
 # of 2^-50, which changes no exponential.
@@ -74,17 +75,17 @@ def _prepare_run(
     src = q[run.batch, :, run.first : run.first + run.count, :]
     for first in range(start, start + groups, TURNED_TILES):
         size = min(TURNED_TILES, start + groups - first)
-        loaded = tiles.loaded.next()[:, 0:size, 0 : run.count, :]
+        loaded = tiles.loaded.take()[:, 0:size, 0 : run.count, :]
         load_tokens(loaded, src, first * PARTITIONS, rank.queries_valid())
         columns = nl.ds(first * PARTITIONS, size * PARTITIONS)
         for i in range(run.count):
             head = run.batch * q.shape[2] + run.first + i
-            turned = tiles.turned.next()[:, 0 : size * PARTITIONS]
+            turned = tiles.turned.take()[:, 0 : size * PARTITIONS]
             nisa.tensor_copy(turned, turn(tiles, loaded, i))
             nisa.dma_copy(queries.turned[head][:, columns], turned)
             if measured:
                 norms = squared_norms(rank, tiles, turned)
-                row = tiles.rows.next()[:, 0 : size * PARTITIONS]
+                row = tiles.rows.take()[:, 0 : size * PARTITIONS]
                 nisa.tensor_copy(row, norms)
                 nisa.dma_copy(queries.norms[head : head + 1, columns], row)
 

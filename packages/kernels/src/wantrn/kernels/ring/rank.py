@@ -7,7 +7,8 @@ from typing import Any
 from wantrn.kernels.nki import nisa, nl
 from wantrn.kernels.ring.division import Pass, divide
 from wantrn.kernels.ring.options import RingOptions
-from wantrn.kernels.ring.plan import PARTITIONS, RingPlan, RingShape, plan_ring
+from wantrn.kernels.ring.plan import RingPlan, RingShape, plan_ring
+from wantrn.kernels.sbuf import PARTITIONS
 
 
 class Rank(nl.NKIObject):

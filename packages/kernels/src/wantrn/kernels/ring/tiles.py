@@ -1,25 +1,12 @@
-"""What every stage of a ring uses: buffers in turn, tokens into SBUF, products of any width."""
+"""What every stage of a ring uses: tokens into SBUF, products of any width."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.ring.plan import BANK, PARTITIONS
-
-
-class Rotation(nl.NKIObject):
-    """Buffers that are used in turn, so that one is filled while another is read."""
-
-    def __init__(self, count: int, shape: tuple[int, ...], dtype: Any, buffer: Any) -> None:
-        self.tensors = [nl.ndarray(shape, dtype, buffer=buffer) for _ in range(count)]
-        self.taken = 0
-
-    def next(self) -> Any:
-        """The buffer that was used longest ago."""
-        tensor = self.tensors[self.taken % len(self.tensors)]
-        self.taken += 1
-        return tensor
+from wantrn.kernels.nki import nisa
+from wantrn.kernels.psum import BANK
+from wantrn.kernels.sbuf import PARTITIONS
 
 
 def load_tokens(dst: Any, src: Any, first: int, valid: int) -> None:

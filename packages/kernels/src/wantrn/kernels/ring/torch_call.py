@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from nkisim import World
-from nkisim.settings import Settings
+from nkisim.settings import target_of
 from wantrn.kernels.backend import Simulation
-from wantrn.kernels.ring.capability import ring_problem
-from wantrn.kernels.ring.guard import RankInput, guarded_attention
-from wantrn.kernels.ring.options import RingOptions
+from wantrn.kernels.ring.capability import refusal
+from wantrn.kernels.ring.guard import Path, RankInput, guarded_attention
+from wantrn.kernels.ring.options import RingOptions, real_tokens
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Call:
 
     def options(self, length: int) -> list[RingOptions]:
         """Those of each rank, for shards of `length` tokens."""
-        valid = [min(max(self.total - rank * length, 0), length) for rank in range(self.ranks)]
+        valid = real_tokens(self.total, length, self.ranks)
         common = RingOptions(
             ranks=self.ranks,
             groups=(tuple(range(self.ranks)),),
@@ -49,9 +49,9 @@ def refusal_of(q: Tensor, call: Call) -> str | None:
         q: `[B, S, N, D]`, as K and V.
     """
     shape, dtype = tuple(q.shape), str(q.dtype).removeprefix("torch.")
-    generation = int(Settings().changed(target=call.simulation.target).target)
+    target, lnc = target_of(call.simulation.target), call.simulation.lnc
     for options in call.options(q.shape[1]):
-        reason = ring_problem((shape,) * 3, (dtype,) * 3, options, generation, call.simulation.lnc)
+        reason = refusal((shape,) * 3, (dtype,) * 3, options, target, lnc)
         if reason is not None:
             return reason
     return None
@@ -59,7 +59,7 @@ def refusal_of(q: Tensor, call: Call) -> str | None:
 
 def simulated(
     gathered: list[list[Tensor]], position: int, call: Call
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, tuple[Path, ...]]:
     """The results of the rank at `position`, from a simulation of the whole ring.
 
     Every process of a ring simulates all of it, on all of its tensors, which cost a process little
@@ -69,19 +69,12 @@ def simulated(
         gathered: Q, K and V of each rank.
 
     Returns:
-        out, lse (empty where not asked for), gaps fp32 `[N]`, and the number of each head's path as
-        in `ops.ring_attention`.
+        out, lse (empty where not asked for), gaps fp32 `[N]`, and each head's path.
     """
     q, k, v = gathered
     options = call.options(q[0].shape[1])
     ranks = [RankInput(*tensors) for tensors in zip(q, k, v, options, strict=True)]
     world = World(call.ranks, call.simulation.lnc, call.simulation.target)
     found = guarded_attention(world.run, ranks)
-    paths = [1 if path == "const_max" else 2 for path in found.paths]
     lse = found.lse[position] if call.lse else torch.empty(0)
-    return (
-        found.out[position],
-        lse,
-        found.gaps().float(),
-        torch.tensor(paths, dtype=torch.int8),
-    )
+    return found.out[position], lse, found.gaps().float(), found.paths

@@ -4,6 +4,7 @@ from wantrn.kernels.row_mx.products import NEUTRAL_SCALE, dequantize_products, r
 from wantrn.kernels.row_mx.rows import (
     OCP_LIMIT,
     SCALE_BYTES,
+    SMALLEST_ROW_SCALE,
     TRN2_LIMIT,
     dequantize_rows,
     pack_rows,
@@ -11,6 +12,7 @@ from wantrn.kernels.row_mx.rows import (
     unpack_rows,
 )
 from wantrn.kernels.row_mx.weights import (
+    VALUES,
     ChannelWeight,
     from_kernel_layout,
     kernel_weight,
@@ -22,7 +24,9 @@ __all__ = [
     "NEUTRAL_SCALE",
     "OCP_LIMIT",
     "SCALE_BYTES",
+    "SMALLEST_ROW_SCALE",
     "TRN2_LIMIT",
+    "VALUES",
     "ChannelWeight",
     "dequantize_products",
     "dequantize_rows",
