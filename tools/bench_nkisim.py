@@ -3,7 +3,8 @@
     ./pants run tools/bench_nkisim.py -- [--json] [--rounds N] [--triton-viz CHECKOUT]
 
 * `matmul`: a tiled matmul of 2048 x 2048 x 2048 in bf16, simulated with every check and the trace
-  on, against the same product of float32 matrices in NumPy.
+  on, against the same product of float32 matrices in NumPy; and NumPy's products of its tiles
+  alone against that, the least that a simulator takes which computes each tile when it is read.
 * `shapes`: how many instructions a second of one core's time a run without numerics issues.
 * `triton-viz`: its NKI examples (`examples/nki_beta2` of a checkout), by nkisim with every check
   and the trace on, against triton-viz's own interpreter without its clients. Their results are
@@ -25,7 +26,7 @@ import statistics
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,16 +90,24 @@ def many_instructions(turns: int) -> None:
         nisa.tensor_tensor(out[:, 1024:1536], out[:, 0:512], out[:, 512:1024], nl.add)
 
 
-def medians(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """Median seconds of each, called by turns; a first call of both does not count."""
-    times: tuple[list[float], list[float]] = ([], [])
+def medians(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
+    """Median seconds of each, called by turns; a first call of each does not count."""
+    times: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds + 1):
-        for call, taken in zip((ours, theirs), times, strict=True):
+        for call, taken in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
             if turn:
                 taken.append(time.perf_counter() - start)
-    return statistics.median(times[0]), statistics.median(times[1])
+    return [statistics.median(taken) for taken in times]
+
+
+def products_of_tiles(left: Array, right: Array, columns: int) -> None:
+    """The tiles of `matmul`'s result by NumPy, each with all of K at once: `left` is `[K, M]`."""
+    total = np.empty((128, columns), np.float32)
+    for m in range(0, SIZE, 128):
+        for n in range(0, SIZE, columns):
+            np.matmul(left[:, m : m + 128].T, right[:, n : n + columns], out=total)
 
 
 # the widest result of one matmul: a bank of PSUM, or on Trainium3 half of all of it
@@ -115,12 +124,17 @@ def time_matmul(rounds: int) -> dict[str, float]:
         difference = float(np.abs(simulation(a, b, columns) - left.T @ right).max())
         if difference > 1e-2:
             raise AssertionError(f"nkisim's product differs from NumPy's by {difference:g}")
-        ours, numpy = medians(
-            functools.partial(simulation, a, b, columns), lambda: left.T @ right, rounds
+        calls = (
+            functools.partial(simulation, a, b, columns),
+            lambda: left.T @ right,
+            functools.partial(products_of_tiles, left, right, columns),
         )
+        ours, numpy, tiles = medians(calls, rounds)
         print(f"matmul {SIZE}^3 bf16, {target}, {columns} columns   nkisim {ours:.3f} s   ", end="")
         print(f"NumPy float32 {numpy:.3f} s   ratio {ours / numpy:.2f}   ", end="")
-        print(f"(largest difference {difference:.1e})", flush=True)
+        print(f"(of its tiles' products alone {tiles / numpy:.2f}, ", end="")
+        print(f"largest difference {difference:.1e})", flush=True)
+        figures[f"matmul_{target}_tiles_ratio"] = tiles / numpy
         figures[f"matmul_{target}_nkisim_s"] = ours
         figures[f"matmul_{target}_numpy_s"] = numpy
         figures[f"matmul_{target}_ratio"] = ours / numpy
@@ -245,11 +259,11 @@ def time_triton_viz(checkout: Path, rounds: int) -> dict[str, float]:
         kernel = example.load(triton_viz.examples)
         mine, theirs = example.arguments(), example.arguments()
         simulation = nkisim.simulate(kernel)
-        ours, other = medians(
+        calls = (
             functools.partial(simulation, *mine),
             functools.partial(triton_viz.run, kernel, theirs),
-            rounds,
         )
+        ours, other = medians(calls, rounds)
         pairs = [pair for pair in zip(mine, theirs, strict=True) if isinstance(pair[0], np.ndarray)]
         difference = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
         if not difference <= 1e-5:

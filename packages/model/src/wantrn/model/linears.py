@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from wantrn.kernels import ops
 from wantrn.kernels.ops import HeadNorm, Rotary
-from wantrn.kernels.row_mx import ChannelWeight
+from wantrn.kernels.row_mx import ChannelWeight, kernel_layout
 
 
 class RowMXLinear(nn.Module):
@@ -24,7 +24,7 @@ class RowMXLinear(nn.Module):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        codes = torch.empty(in_features // 4, out_features, 4, dtype=torch.float8_e4m3fn)
+        codes = torch.empty(kernel_layout(out_features, in_features), dtype=torch.float8_e4m3fn)
         self.register_buffer("codes", codes)
         self.register_buffer("scales", torch.empty(1, out_features))
         self.bias = nn.Parameter(torch.empty(out_features))

@@ -6,8 +6,8 @@ from typing import Any
 
 from wantrn.kernels.qkv.options import Options, Sizes
 from wantrn.kernels.qkv.slabs import TILE
-from wantrn.kernels.row_mx import SCALE_BYTES, VALUES
-from wantrn.kernels.words import is_fp8, values_of, words
+from wantrn.kernels.row_mx import SCALE_BYTES, kernel_layout
+from wantrn.kernels.words import is_fp8, values_of
 
 MAX_HEAD_DIM = 128
 
@@ -45,7 +45,7 @@ def broken_by_operands(x: Any, weight: Any, options: Options) -> Any:
     if hidden < TILE or hidden % TILE:
         return f"H is {hidden}; it must be a multiple of {TILE}"
     width = (options.heads + 2 * options.kv_heads) * options.head_dim
-    shape = (words(hidden, packed), width, VALUES) if packed else (hidden, width)
+    shape = kernel_layout(width, hidden) if packed else (hidden, width)
     if tuple(weight.shape) != shape:
         return f"weight is {list(weight.shape)}; it must be {list(shape)}"
     return None

@@ -19,7 +19,7 @@ from wantrn.kernels.qkv.plan import Plan
 from wantrn.kernels.qkv.planner import best_plan
 from wantrn.kernels.qkv.slabs import TILE
 from wantrn.kernels.qkv.streamed import qkv_streamed, streamed_fits
-from wantrn.kernels.row_mx import SCALE_BYTES, VALUES
+from wantrn.kernels.row_mx import SCALE_BYTES, kernel_layout
 
 HIDDEN = 5120
 LNC = 2
@@ -102,7 +102,7 @@ def arguments_of_call(call: Call, plan: Plan) -> tuple[Any, ...]:
 
     if sizes.packed:
         x = TensorSpec((1, call.tokens, sizes.hidden + SCALE_BYTES), "float8_e4m3fn")
-        weight = TensorSpec((sizes.words(), width, VALUES), "float8_e4m3fn")
+        weight = TensorSpec(kernel_layout(width, sizes.hidden), "float8_e4m3fn")
     else:
         x = TensorSpec((1, call.tokens, sizes.hidden), "bfloat16")
         weight = TensorSpec((sizes.hidden, width), "bfloat16")

@@ -19,6 +19,11 @@ VALUES = 4
 """Values of ``H`` in one element of the MX matmul."""
 
 
+def kernel_layout(width: int, depth: int) -> tuple[int, int, int]:
+    """The shape ``[H/4, I, 4]`` of ``width`` channels ``I`` of ``depth`` values ``H``."""
+    return (depth // VALUES, width, VALUES)
+
+
 def to_kernel_layout(codes: Tensor) -> Tensor:
     """``[I, H]`` as ``[H/4, I, 4]``: element ``[k, i, q]`` is ``codes[i, 4 k + q]``.
 

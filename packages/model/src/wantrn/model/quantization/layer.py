@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wantrn.kernels.row_mx import ChannelWeight, quantize_channels, to_kernel_layout
+from wantrn.kernels.row_mx import (
+    VALUES,
+    ChannelWeight,
+    kernel_layout,
+    quantize_channels,
+    to_kernel_layout,
+)
 
 FP8 = torch.float8_e4m3fn
 
@@ -58,7 +64,7 @@ def quantize_layer(weight: Tensor, limit: float, parts: int = 1) -> QuantizedLay
     """
     _check(weight, parts)
     rows, width = weight.shape
-    codes = torch.empty(width // 4, rows, 4, dtype=FP8)
+    codes = torch.empty(kernel_layout(rows, width), dtype=FP8)
     scales = torch.empty(1, rows)
     per_channel: list[float] = []
     per_tensor: list[float] = []
@@ -104,8 +110,8 @@ def _check(weight: Tensor, parts: int) -> None:
         raise ValueError(
             f"weight must be [I, H] in floating point, got {list(weight.shape)} {weight.dtype}"
         )
-    if weight.shape[1] % 4:
-        raise ValueError(f"weight has rows of {weight.shape[1]}; it must be a multiple of 4")
+    if weight.shape[1] % VALUES:
+        raise ValueError(f"weight has rows of {weight.shape[1]}; it must be a multiple of {VALUES}")
     if parts < 1 or weight.shape[0] % parts:
         raise ValueError(f"weight has {weight.shape[0]} rows, which are no {parts} equal parts")
 

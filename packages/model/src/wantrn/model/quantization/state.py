@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wantrn.kernels.row_mx import ChannelWeight
+from wantrn.kernels.row_mx import VALUES, ChannelWeight, kernel_layout
 from wantrn.model.checkpoints.key_maps import Shape
 from wantrn.model.checkpoints.native import native_parameters, native_shapes
 from wantrn.model.config import WanConfig
@@ -54,7 +54,7 @@ def layer_shapes(layer: str, weight: Shape) -> dict[str, tuple[torch.dtype, Shap
     """Names, dtypes and shapes of the tensors that take the place of ``weight``, ``[I, H]``."""
     rows, width = weight
     return {
-        codes_name(layer): (FP8, (width // 4, rows, 4)),
+        codes_name(layer): (FP8, kernel_layout(rows, width)),
         scales_name(layer): (torch.float32, (1, rows)),
     }
 
@@ -64,9 +64,10 @@ def check_widths(config: WanConfig, options: QuantizationOptions, where: object)
     shapes = native_shapes(config)
     for layer in quantized_layers(config, options.groups):
         width = shapes[weight_name(layer)][1]
-        if width % 4:
+        if width % VALUES:
             raise CheckpointError(
-                f"{where}: {layer} contracts {width} values; in FP8 it must be a multiple of 4"
+                f"{where}: {layer} contracts {width} values; "
+                f"in FP8 it must be a multiple of {VALUES}"
             )
 
 
