@@ -52,7 +52,8 @@ _PROGRAM = """
 import re, sys
 from pathlib import Path
 import torch
-from wantrn.model.quantization import QuantizationJob, QuantizationOptions
+from wantrn.model.quantization import QuantizationOptions
+from wantrn.model.quantization.run import QuantizationJob
 def kib(key):
     return int(re.search(key + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 torch.set_num_threads(1)

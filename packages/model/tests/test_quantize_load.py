@@ -14,13 +14,13 @@ from wantrn.model.checkpoints import CheckpointFormat, TensorStore, export_state
 from wantrn.model.errors import CheckpointError
 from wantrn.model.quantization import (
     Group,
-    QuantizationJob,
     QuantizationOptions,
     QuantizedState,
     load_quantized,
     quantize_state,
     quantize_store,
 )
+from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.quantization.source import LayerSource
 
 ALL = QuantizationOptions()

@@ -25,7 +25,8 @@ from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError, RequestError
 from wantrn.model.info import ModelKind
-from wantrn.model.quantization import Group, QuantizationJob, QuantizationOptions, report_text
+from wantrn.model.quantization import Group, QuantizationOptions, report_text
+from wantrn.model.quantization.run import QuantizationJob
 
 ALL = QuantizationOptions()
 Tensors = dict[str, torch.Tensor]

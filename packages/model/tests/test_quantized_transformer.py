@@ -25,12 +25,12 @@ from wantrn.model.info import ModelKind
 from wantrn.model.linears import RowMXLinear
 from wantrn.model.quantization import (
     Group,
-    QuantizationJob,
     QuantizationOptions,
     QuantizedState,
     quantize_state,
     quantized_layers,
 )
+from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.quantized_transformer import load_quantized_transformer, quantized_transformer
 from wantrn.model.tiny import random_state, tiny_config
 from wantrn.model.transformer import Block, WanTransformer

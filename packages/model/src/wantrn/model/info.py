@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
-from wantrn.model.checkpoints import TensorStore, detect_format, infer_config
 from wantrn.model.config import WanConfig
-from wantrn.model.errors import CheckpointError
+from wantrn.model.dit_config import read_dit_config
+from wantrn.model.errors import CheckpointError, RequestError
 from wantrn.model.json_file import read_json
+from wantrn.model.quantization.groups import QuantizationOptions
+from wantrn.model.quantization.recognise import read_quantization
 
 _MASK_CHANNELS = 4  # I2V: one for each frame that the VAE folds into a latent frame
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_FP8_DTYPE = torch.bfloat16  # of a model with FP8 layers: its operators give nothing else
 
 
 class ModelKind(enum.Enum):
@@ -69,11 +72,20 @@ class ModelInfo:
     spatial_stride: int  # pixels in a latent position, along a side
     latent_channels: int
     defaults: GenerationDefaults
+    quantization: QuantizationOptions | None  # of the transformers; None where nothing is FP8
 
     @property
     def size_multiple(self) -> int:
         """Width and height must be multiples of this: the VAE's stride times the patch."""
         return self.spatial_stride * self.config.patch_size[1]
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Raise ``RequestError`` unless the model can be loaded in ``dtype``."""
+        if self.quantization is not None and dtype != _FP8_DTYPE:
+            wanted, allowed = (str(one).removeprefix("torch.") for one in (dtype, _FP8_DTYPE))
+            raise RequestError(
+                "dtype", f"got {wanted}, but the model has FP8 layers; allowed is {allowed}"
+            )
 
 
 def read_model_info(directory: Path) -> ModelInfo:
@@ -90,6 +102,7 @@ def read_model_info(directory: Path) -> ModelInfo:
     )
     if not experts or experts[0].name != "transformer":
         raise CheckpointError(f"{index_file}: names no transformer")
+    quantization = read_quantization(experts)
     configs = [read_dit_config(expert) for expert in experts]
     if len(set(configs)) > 1:
         raise CheckpointError(f"{experts[1]}: its config differs from that of {experts[0].name}")
@@ -102,6 +115,9 @@ def read_model_info(directory: Path) -> ModelInfo:
             f"{vae_file}: z_dim is {latent_channels}; the transformer's out_channels is "
             f"{configs[0].out_channels}"
         )
+    defaults = _defaults(directory / DEFAULTS_FILE, kind, len(experts))
+    if quantization is not None:
+        defaults = replace(defaults, dtype=_FP8_DTYPE)
     # diffusers' own defaults of AutoencoderKLWan where a key is absent
     stages = vae.get("dim_mult", [1, 2, 4, 4])
     halvings = vae.get("temperal_downsample", [False, True, True])
@@ -115,22 +131,9 @@ def read_model_info(directory: Path) -> ModelInfo:
         temporal_stride=2 ** sum(map(bool, halvings)),
         spatial_stride=2 ** (len(stages) - 1) * int(vae.get("patch_size") or 1),
         latent_channels=latent_channels,
-        defaults=_defaults(directory / DEFAULTS_FILE, kind, len(experts)),
+        defaults=defaults,
+        quantization=quantization,
     )
-
-
-def read_dit_config(folder: Path) -> WanConfig:
-    """The config of one expert: diffusers' ``config.json``, or else the shapes of its tensors.
-
-    The original release has a ``config.json`` with other keys; it says nothing that shapes do not.
-    """
-    file = folder / "config.json"
-    if file.exists():
-        config = read_json(file)
-        if config.get("_class_name") != "WanModel":
-            return WanConfig.from_diffusers(config, str(file))
-    store = TensorStore.open(folder)
-    return infer_config(store, detect_format(store))
 
 
 def _kind(index: Mapping[str, Any], config: WanConfig, source: Path) -> ModelKind:

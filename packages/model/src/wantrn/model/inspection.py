@@ -17,8 +17,9 @@ from wantrn.model.checkpoints.key_maps import KeyDifferences
 from wantrn.model.checkpoints.load import module_differences
 from wantrn.model.checkpoints.source import TransformerSource
 from wantrn.model.config import WanConfig
+from wantrn.model.dit_config import read_dit_config
 from wantrn.model.errors import CheckpointError
-from wantrn.model.info import ModelInfo, ModelKind, read_dit_config, read_model_info
+from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.json_file import read_json
 from wantrn.model.schedulers import checkpoint_shift
 from wantrn.model.text import TIED_PARAMETERS, meta_text_encoder

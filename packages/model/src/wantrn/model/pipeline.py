@@ -14,6 +14,7 @@ from wantrn.model.conditioning import Conditioning, FirstFrame, ImageChannels, T
 from wantrn.model.config import WanConfig
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.media.image import cover, to_tensor
+from wantrn.model.quantized_transformer import load_quantized_transformer
 from wantrn.model.schedulers import Scheduler, State, make_scheduler
 from wantrn.model.settings import Settings
 from wantrn.model.text import TextEncoder
@@ -69,12 +70,17 @@ class WanPipeline:
     def load(cls, directory: Path, dtype: torch.dtype = torch.bfloat16) -> WanPipeline:
         """Load a checkpoint folder; the transformers and the text encoder in ``dtype``.
 
-        Raises ``CheckpointError`` naming file and key if any part is missing or wrong.
+        Where ``wantrn quantize`` has made it, its FP8 layers stay in FP8, and ``dtype`` is bf16.
+
+        Raises:
+            CheckpointError: naming file and key, if any part is missing or wrong.
+            RequestError: a ``dtype`` that a model with FP8 layers does not have.
         """
         info = read_model_info(directory)
+        info.check_dtype(dtype)
         return cls(
             info,
-            tuple(load_transformer(expert, info.config, dtype) for expert in info.experts),
+            tuple(_load_expert(expert, info, dtype) for expert in info.experts),
             TextEncoder.load(directory / "tokenizer", directory / "text_encoder", dtype),
             VideoAutoencoder.load(directory / "vae"),
         )
@@ -187,6 +193,12 @@ class WanPipeline:
             assert text is not None, "prepare() encodes the negative prompt where it is used"
             run.contexts[key] = self._experts[expert].text_context(text)
         return run.contexts[key]
+
+
+def _load_expert(folder: Path, info: ModelInfo, dtype: torch.dtype) -> WanTransformer:
+    if info.quantization is not None:
+        return load_quantized_transformer(folder)
+    return load_transformer(folder, info.config, dtype)
 
 
 def load_transformer(folder: Path, config: WanConfig, dtype: torch.dtype) -> WanTransformer:

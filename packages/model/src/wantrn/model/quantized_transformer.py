@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wantrn.kernels.ops.channel_linear import MX_BLOCK
 from wantrn.model.config import WanConfig
+from wantrn.model.errors import CheckpointError
 from wantrn.model.quantization import (
     Group,
     QuantizedState,
@@ -55,11 +56,14 @@ def load_quantized_transformer(folder: Path) -> WanTransformer:
     """One expert from a folder that ``wantrn quantize`` has written, with every tensor checked.
 
     Raises:
-        CheckpointError: naming file and keys; see ``load_quantized``.
-        ValueError: a width that MX cannot cut into blocks.
+        CheckpointError: naming file and keys, see ``load_quantized``; or a width that MX cannot cut
+            into blocks.
     """
     config, state = load_quantized(folder, lambda name: WanTransformer.parameter_dtype(name, DTYPE))
-    return quantized_transformer(config, state)
+    try:
+        return quantized_transformer(config, state)
+    except ValueError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
 
 
 def _groups_of(config: WanConfig, state: QuantizedState) -> frozenset[Group]:

@@ -10,11 +10,11 @@ import torch
 from tqdm import tqdm
 
 from wantrn.model.quantization import (
-    QuantizationJob,
     QuantizationOptions,
     parse_group,
     report_text,
 )
+from wantrn.model.quantization.run import QuantizationJob
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from wantrn.kernels.row_mx import OCP_LIMIT, TRN2_LIMIT
@@ -49,6 +49,10 @@ class QuantizationOptions:
         if self.limit not in LIMITS:
             raise ValueError(f"limit must be one of {LIMITS}, got {self.limit}")
 
+    def describe(self) -> str:
+        """In words: ``self_attention, feed_forward, up to 448``."""
+        return f"{_names(self.groups)}, up to {self.limit:g}"
+
 
 def parse_group(name: str) -> Group:
     """The group called ``name``; ``ValueError`` naming it and the groups that there are."""
@@ -72,5 +76,5 @@ def quantized_layers(config: WanConfig, groups: frozenset[Group]) -> tuple[str, 
     )
 
 
-def _names() -> str:
-    return ", ".join(group.value for group in Group)
+def _names(groups: Collection[Group] = tuple(Group)) -> str:
+    return ", ".join(group.value for group in Group if group in groups)

@@ -15,8 +15,8 @@ from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.checkpoints.source import PLAIN_DTYPES
 from wantrn.model.checkpoints.values import convert
 from wantrn.model.config import WanConfig
+from wantrn.model.dit_config import read_dit_config
 from wantrn.model.errors import CheckpointError
-from wantrn.model.info import read_dit_config
 from wantrn.model.quantization.groups import QuantizationOptions, quantized_layers
 from wantrn.model.quantization.layer import has_nan
 from wantrn.model.quantization.manifest import MANIFEST, Manifest, read_manifest

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from wantrn.model.checkpoints import TensorStore, detect_format, infer_config
 from wantrn.model.config import WanConfig
+from wantrn.model.dit_config import read_dit_config
 from wantrn.model.errors import CheckpointError, RequestError
-from wantrn.model.info import read_dit_config, read_model_info
+from wantrn.model.info import read_model_info
 from wantrn.model.quantization.expert import ExpertJob, Progress
 from wantrn.model.quantization.groups import QuantizationOptions
 from wantrn.model.quantization.manifest import MANIFEST, read_manifest
