@@ -1,0 +1,7 @@
+"""Rank arithmetic, process groups and attention over a shared sequence."""
+
+from wantrn.parallel.degrees import Axis, Degrees
+from wantrn.parallel.group import Group
+from wantrn.parallel.groups import Groups
+
+__all__ = ["Axis", "Degrees", "Group", "Groups"]
