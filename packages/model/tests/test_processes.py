@@ -1,0 +1,46 @@
+"""The helper that starts ranks: what it gives back, and that failures come out with their cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import run_ranks
+
+
+def _sum_of_ranks(scale: torch.Tensor) -> tuple[int, torch.Tensor]:
+    total = scale * dist.get_rank()
+    dist.all_reduce(total)
+    return dist.get_rank(), total
+
+
+def _second_rank_fails() -> None:
+    if dist.get_rank() == 1:
+        raise LookupError("nothing on rank one")
+    dist.barrier()
+
+
+def _second_rank_dies() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_results_come_by_rank() -> None:
+    results = run_ranks(3, _sum_of_ranks, torch.tensor([1.0, 2.0]))
+    assert [rank for rank, _ in results] == [0, 1, 2]
+    for _, total in results:
+        assert torch.equal(total, torch.tensor([3.0, 6.0]))
+
+
+def test_a_failure_is_raised_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="rank 1 failed:(?s:.*)nothing on rank one"):
+        run_ranks(2, _second_rank_fails)
+
+
+def test_a_death_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="rank 1 died: exit code -9"):
+        run_ranks(2, _second_rank_dies)
