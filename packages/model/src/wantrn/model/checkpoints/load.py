@@ -8,6 +8,7 @@ import torch
 
 from wantrn.model.checkpoints.key_maps import KeyDifferences, compare_shapes
 from wantrn.model.checkpoints.native import assemble, native_parameters
+from wantrn.model.checkpoints.slices import Slice
 from wantrn.model.checkpoints.source import PLAIN_DTYPES, TransformerSource
 from wantrn.model.checkpoints.tensor_store import TensorStore
 from wantrn.model.checkpoints.values import convert
@@ -46,35 +47,46 @@ def never(name: str) -> bool:
     return False
 
 
+def whole(name: str) -> Slice | None:
+    """Every parameter is the whole tensor."""
+    return None
+
+
 def load_module(
     module: torch.nn.Module,
     store: TensorStore,
     dtype: torch.dtype,
     keep_fp32: Callable[[str], bool] = never,
     tied: Mapping[str, str] | None = None,
+    slices: Callable[[str], Slice | None] = whole,
 ) -> None:
     """Assign every parameter and persistent buffer of ``module``, on the meta device or not.
 
     Floating-point tensors become ``dtype``, or float32 where ``keep_fp32(name)``; others must be
     stored in the dtype they have. ``tied`` maps the name of an alias to the name it shares one
     tensor with: the store may hold either or both (then equal); both get the same parameter.
+    ``slices`` gives, by name in the module, the part of the store's tensor that the module has, or
+    None for all of it; only the bytes of the part are read. It is not asked for aliases.
 
     Raises ``CheckpointError`` naming file and key if anything is missing, unexpected, misshaped or
-    not finite; the module is then as it was. Raises ``ValueError`` if ``tied`` names what the
-    module lacks, or if a buffer that is never saved is on the meta device, as no file can fill it.
+    (in the parts that are read) not finite; the module is then as it was. Raises ``ValueError`` if
+    ``tied`` names what the module lacks, if a slice has not the shape of its parameter, or if a
+    buffer that is never saved is on the meta device, as no file can fill it.
     """
     _check_target("the module", dtype)
     ties = dict(tied or {})
     targets = module.state_dict(keep_vars=True)
     _check_module(module, targets, ties)
-    module_differences(module, store, ties).check(store.source)
+    module_differences(module, store, ties, slices).check(store.source)
     _check_equal_aliases(store, ties)
     found = _spellings(store, targets, ties)
-    loaded = {
-        name: _read(store, found[name], target, torch.float32 if keep_fp32(name) else dtype)
-        for name, target in targets.items()
-        if name not in ties
-    }
+
+    def read(name: str, target: torch.Tensor) -> torch.Tensor:
+        wanted = torch.float32 if keep_fp32(name) else dtype
+        kept = wanted if target.is_floating_point() else target.dtype
+        return _read(store, found[name], kept, slices(name))
+
+    loaded = {name: read(name, target) for name, target in targets.items() if name not in ties}
     fresh = {
         name: torch.nn.Parameter(tensor, targets[name].requires_grad)
         if isinstance(targets[name], torch.nn.Parameter)
@@ -86,16 +98,20 @@ def load_module(
 
 
 def module_differences(
-    module: torch.nn.Module, store: TensorStore, tied: Mapping[str, str]
+    module: torch.nn.Module,
+    store: TensorStore,
+    tied: Mapping[str, str],
+    slices: Callable[[str], Slice | None] = whole,
 ) -> KeyDifferences:
     """Where ``store`` departs from the parameters and persistent buffers of ``module``.
 
-    ``tied`` as in ``load_module``. Names are those of the store; no data is read.
+    ``tied`` and ``slices`` as in ``load_module``. Names are those of the store, shapes those of
+    whole tensors; no data is read.
     """
     targets = module.state_dict()
     found = _spellings(store, targets, tied)
     expected = {
-        found.get(name, name): tuple(target.shape)
+        found.get(name, name): _whole_shape(name, target, slices(name))
         for name, target in targets.items()
         if name not in tied
     }
@@ -163,17 +179,26 @@ def _check_equal_aliases(store: TensorStore, ties: Mapping[str, str]) -> None:
                 )
 
 
-def _read(store: TensorStore, name: str, target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _whole_shape(name: str, target: torch.Tensor, part: Slice | None) -> tuple[int, ...]:
+    shape = tuple(target.shape)
+    if part is None:
+        return shape
+    try:
+        return part.whole_shape(shape)
+    except ValueError as error:
+        raise ValueError(f"slices: {name}: {error}") from None
+
+
+def _read(store: TensorStore, name: str, dtype: torch.dtype, part: Slice | None) -> torch.Tensor:
     info = store.info(name)
     where = f"{info.file}: {name}"
-    if target.is_floating_point():
+    if dtype.is_floating_point:
         if info.dtype not in PLAIN_DTYPES:
             raise CheckpointError(f"{where}: is {info.dtype}, expected plain floating point")
-        stored = store.read(name)
-        return _own(convert(stored, dtype, where), stored)
-    if info.dtype != target.dtype:
-        raise CheckpointError(f"{where}: is {info.dtype}, expected {target.dtype}")
-    return store.read(name).clone()
+        return convert(store.load(name, part), dtype, where)
+    if info.dtype != dtype:
+        raise CheckpointError(f"{where}: is {info.dtype}, expected {dtype}")
+    return store.load(name, part)
 
 
 def _assign(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:

@@ -42,13 +42,35 @@ _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library itself
 
 
 @dataclass(frozen=True)
+class FileStamp:
+    """What tells that a file is no longer the one that it was; time in nanoseconds."""
+
+    inode: int
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> FileStamp:
+        """Of an open file."""
+        status = os.fstat(descriptor)
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True)
 class TensorInfo:
-    """What a header says about one tensor."""
+    """What a header says about one tensor.
+
+    Attributes:
+        begin: where its data starts, in bytes from the start of the file
+        stamp: of the file when its header was read
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     file: Path
     nbytes: int
+    begin: int
+    stamp: FileStamp
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
@@ -58,8 +80,9 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     header is not a valid one; the text names the file and the key.
     """
     try:
-        size = os.path.getsize(file)
         with open(file, "rb") as stream:
+            stamp = FileStamp.of(stream.fileno())
+            size = stamp.size
             prefix = stream.read(8)
             if len(prefix) < 8:
                 raise CheckpointError(f"{file}: no safetensors file: {size} bytes long")
@@ -81,7 +104,12 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{file}: __metadata__ in the header is not an object")
     spans = {name: _parse_entry(file, name, entry) for name, entry in entries.items()}
-    return _check_layout(file, spans, size - 8 - length)
+    return {
+        name: TensorInfo(
+            span.dtype, span.shape, file, span.end - span.begin, 8 + length + span.begin, stamp
+        )
+        for name, span in _check_layout(file, spans, size - 8 - length)
+    }
 
 
 def parse_json_object(text: bytes, source: str) -> dict[str, Any]:
@@ -108,7 +136,8 @@ def parse_json_object(text: bytes, source: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Span:
-    info: TensorInfo
+    dtype: torch.dtype
+    shape: tuple[int, ...]
     begin: int
     end: int
 
@@ -133,15 +162,17 @@ def _parse_entry(file: Path, name: str, entry: Any) -> _Span:
             f"{file}: {name}: {dtype_name} {shape} takes {nbytes} bytes, "
             f"but data_offsets {offsets} hold {end - begin}"
         )
-    return _Span(TensorInfo(dtype, tuple(shape), file, nbytes), begin, end)
+    return _Span(dtype, tuple(shape), begin, end)
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
-def _check_layout(file: Path, spans: Mapping[str, _Span], data_size: int) -> dict[str, TensorInfo]:
-    """Every byte of the data belongs to exactly one tensor."""
+def _check_layout(
+    file: Path, spans: Mapping[str, _Span], data_size: int
+) -> list[tuple[str, _Span]]:
+    """In the order of the data, of which every byte belongs to exactly one tensor."""
     ordered = sorted(spans.items(), key=lambda item: (item[1].begin, item[1].end))
     position = 0
     for name, span in ordered:
@@ -161,4 +192,4 @@ def _check_layout(file: Path, spans: Mapping[str, _Span], data_size: int) -> dic
         raise CheckpointError(
             f"{file}: {data_size - position} bytes after the last tensor belong to none"
         )
-    return {name: span.info for name, span in ordered}
+    return ordered

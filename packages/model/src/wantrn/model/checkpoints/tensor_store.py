@@ -10,7 +10,9 @@ from types import MappingProxyType
 import torch
 from safetensors import SafetensorError, safe_open
 
+from wantrn.model.checkpoints.ranged_read import read_tensor
 from wantrn.model.checkpoints.safetensors_header import TensorInfo, parse_json_object, read_header
+from wantrn.model.checkpoints.slices import Slice
 from wantrn.model.errors import CheckpointError
 
 SAFETENSORS_SUFFIX = ".safetensors"
@@ -89,6 +91,14 @@ class TensorStore:
         if tensor.dtype != info.dtype or tuple(tensor.shape) != info.shape:
             raise CheckpointError(f"{info.file}: {name}: the file has changed since it was opened")
         return tensor
+
+    def load(self, name: str, part: Slice | None = None) -> torch.Tensor:
+        """The tensor ``name``, or the ``part`` of it, as stored and in memory of its own.
+
+        Only the bytes of the part are read. Raises ``CheckpointError`` as ``read`` does, and
+        ``ValueError`` if the tensor has no such part.
+        """
+        return read_tensor(name, self.info(name), part)
 
 
 def _pickle_text(file: Path) -> str:

@@ -1,0 +1,78 @@
+"""Reading a part of a tensor by the bytes that it has in the file, and no others.
+
+A mapped file would be read by whole pages and ahead of them: of a column slice, all of the matrix.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+import torch
+
+from wantrn.model.checkpoints.safetensors_header import FileStamp, TensorInfo
+from wantrn.model.checkpoints.slices import Slice
+from wantrn.model.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Equal runs of bytes at equal distances in a file."""
+
+    first: int
+    length: int
+    stride: int
+    count: int
+
+    @classmethod
+    def of(cls, info: TensorInfo, part: Slice | None) -> _Pieces:
+        if part is None:
+            return cls(info.begin, info.nbytes, info.nbytes, 1)
+        unit = math.prod(info.shape[part.axis + 1 :]) * info.dtype.itemsize
+        count = math.prod(info.shape[: part.axis])
+        if part.width == part.size:  # neighbours: one run
+            return cls(info.begin, info.nbytes, info.nbytes, 1)
+        return cls(info.begin + part.begin * unit, part.width * unit, part.size * unit, count)
+
+
+def read_tensor(name: str, info: TensorInfo, part: Slice | None = None) -> torch.Tensor:
+    """The tensor that ``info`` tells of, or the ``part`` of it, in memory of its own.
+
+    Args:
+        name: for errors.
+
+    Raises:
+        CheckpointError: naming file and ``name``, if the file cannot be read or is no longer the
+            one whose header was read.
+        ValueError: the tensor has no such part.
+    """
+    shape = info.shape if part is None else part.part_shape(info.shape)
+    tensor = torch.empty(shape, dtype=info.dtype)
+    if not tensor.numel():
+        return tensor
+    pieces = _Pieces.of(info, part)
+    into = tensor.view(-1).view(torch.uint8).numpy().data
+    try:
+        with open(info.file, "rb", buffering=0) as stream:
+            changed = FileStamp.of(stream.fileno()) != info.stamp or not _fill(
+                into, stream.fileno(), pieces
+            )
+    except OSError as error:
+        raise CheckpointError(f"{info.file}: {name}: cannot be read: {error}") from error
+    if changed:
+        raise CheckpointError(f"{info.file}: {name}: the file has changed since it was opened")
+    return tensor
+
+
+def _fill(into: memoryview, descriptor: int, pieces: _Pieces) -> bool:
+    """Whether the file had all the bytes."""
+    for index in range(pieces.count):
+        done, offset = index * pieces.length, pieces.first + index * pieces.stride
+        end = done + pieces.length
+        while done < end:  # the system may give less than asked
+            got = os.preadv(descriptor, [into[done:end]], offset)
+            if not got:
+                return False
+            done, offset = done + got, offset + got
+    return True
