@@ -30,17 +30,17 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]
 
     No process is left in any case.
     """
-    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     limit = timedelta(seconds=_SECONDS)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
     work = pickle.dumps((function, args))  # by value: tensors need no process that shares them
     context = mp.get_context("spawn")
     processes: dict[Connection, BaseProcess] = {}
     try:
         for rank in range(world):
             mine, theirs = context.Pipe(duplex=False)
-            process = context.Process(
+            process: BaseProcess = context.Process(
                 target=_run_rank, args=(rank, world, store.port, work, theirs), daemon=True
             )
             process.start()
@@ -85,11 +85,12 @@ def _run_rank(rank: int, world: int, port: int, work: bytes, results: Connection
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
         torch.set_num_threads(1)
         limit = timedelta(seconds=_SECONDS)
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
         function, args = pickle.loads(work)
         report = pickle.dumps((True, function(*args)))

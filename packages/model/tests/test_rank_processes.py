@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_ranks
+from rank_processes import run_ranks
 
 
 def _sum_of_ranks(scale: torch.Tensor) -> tuple[int, torch.Tensor]:
@@ -30,10 +30,10 @@ def _second_rank_dies() -> None:
 
 
 def test_results_come_by_rank() -> None:
-    results = run_ranks(3, _sum_of_ranks, torch.tensor([1.0, 2.0]))
-    assert [rank for rank, _ in results] == [0, 1, 2]
+    results = run_ranks(2, _sum_of_ranks, torch.tensor([1.0, 2.0]))
+    assert [rank for rank, _ in results] == [0, 1]
     for _, total in results:
-        assert torch.equal(total, torch.tensor([3.0, 6.0]))
+        assert torch.equal(total, torch.tensor([1.0, 2.0]))
 
 
 def test_a_failure_is_raised_with_its_traceback() -> None:
