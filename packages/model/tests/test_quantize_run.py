@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,6 @@ from quantize_files import peak_memory, write_synthetic
 from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError, RequestError
-from wantrn.model.info import ModelKind
 from wantrn.model.quantization import Group, QuantizationOptions, report_text
 from wantrn.model.quantization.run import QuantizationJob
 
@@ -161,24 +159,6 @@ def test_an_empty_destination_and_new_parents_are_fine(source: Path, tmp_path: P
     assert contents(tmp_path / "empty") == contents(tmp_path / "new" / "folder")
 
 
-@pytest.mark.parametrize("kind", ModelKind)
-def test_all_experts_of_a_checkpoint(
-    checkpoints: dict[ModelKind, Path], kind: ModelKind, tmp_path: Path
-) -> None:
-    errors = QuantizationJob.plan(checkpoints[kind], tmp_path / "a", ALL).run(nothing)
-    experts = ["transformer"] if kind is ModelKind.TI2V else ["transformer", "transformer_2"]
-    assert list(errors) == experts
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == experts
-    for expert in experts:
-        quantize(checkpoints[kind] / expert, tmp_path / "b" / expert)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    text = report_text(errors)
-    assert all(re.search(rf"^{expert}$", text, re.MULTILINE) for expert in experts)
-    assert re.search(r"^blocks\.1\.feed_forward\.down +2\.\d+% +2\.\d+%$", text, re.MULTILINE)
-    (means,) = re.findall(r"^all layers +(\d\.\d+)% +(\d\.\d+)%$", text, re.MULTILINE)[-1:]
-    assert float(means[0]) < float(means[1])
-
-
 def test_every_layer_errs_less_with_a_scale_for_each_channel(tmp_path: Path) -> None:
     config = replace(SMALL, attention_head_dim=128, ffn_dim=512)
     source = write_synthetic(tmp_path / "source", config, torch.bfloat16)
@@ -222,11 +202,6 @@ def test_keys_that_do_not_fit_are_named(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", {**tensors, "extra": torch.zeros(1)})
     refused(source, tmp_path / "result", "1 missing", "attn2.to_k.weight", "1 unexpected", "extra")
     assert not (tmp_path / "result.partial").exists()
-
-
-def test_a_quantized_source_is_refused(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "once")
-    refused(tmp_path / "once", tmp_path / "twice", "source: ", "quantized already")
 
 
 def test_an_fp8_weight_without_its_scale_is_named(tmp_path: Path) -> None:
@@ -280,17 +255,12 @@ def test_work_of_other_options_is_not_taken_up(source: Path, tmp_path: Path) -> 
     assert contents(tmp_path / "result.partial") == before
 
 
-def test_other_files_do_not_get_into_the_result(
-    source: Path, checkpoints: dict[ModelKind, Path], tmp_path: Path
-) -> None:
+def test_other_files_do_not_get_into_the_result(source: Path, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         QuantizationJob.plan(source, tmp_path / "one", ALL).run(stop_after(20))
     (tmp_path / "one.partial" / "note.txt").write_text("mine")
     refused(source, tmp_path / "one", "one.partial", "note.txt", "remove it")
-    (tmp_path / "all.partial").mkdir()
-    (tmp_path / "all.partial" / "note.txt").write_text("mine")
-    refused(checkpoints[ModelKind.TI2V], tmp_path / "all", "all.partial", "note.txt", "remove it")
-    assert not (tmp_path / "one").exists() and not (tmp_path / "all").exists()
+    assert not (tmp_path / "one").exists()
 
 
 def test_a_place_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -> None:

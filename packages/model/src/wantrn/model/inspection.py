@@ -21,6 +21,8 @@ from wantrn.model.dit_config import read_dit_config
 from wantrn.model.errors import CheckpointError
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.json_file import read_json
+from wantrn.model.quantization.headers import FORMAT_NAME, QuantizedHeaders
+from wantrn.model.quantization.recognise import is_quantized
 from wantrn.model.schedulers import checkpoint_shift
 from wantrn.model.text import TIED_PARAMETERS, meta_text_encoder
 from wantrn.model.vae import meta_autoencoder
@@ -147,6 +149,10 @@ def _read_index(path: Path) -> tuple[ModelInfo | None, Mapping[str, Any], tuple[
 def _inspect_single(path: Path) -> CheckpointReport:
     """A transformer by itself."""
     name = "transformer"
+    if path.is_dir() and is_quantized(path):
+        component = _inspect_quantized(path, name)
+        kind = None if component.problems else _kind(read_dit_config(path))
+        return CheckpointReport(path, kind, (component,))
     try:
         store = TensorStore.open(path)
     except CheckpointError as error:
@@ -178,6 +184,8 @@ def _inspect_named(folder: Path, class_name: str, expected: str | None) -> Compo
         return _files_report(name, class_name, folder, problem)
     try:
         match name:
+            case "transformer" | "transformer_2" if is_quantized(folder):
+                return _inspect_quantized(folder, name)
             case "transformer" | "transformer_2":
                 return _inspect_transformer(name, folder, read_dit_config(folder))
             case "vae":
@@ -194,6 +202,17 @@ def _inspect_named(folder: Path, class_name: str, expected: str | None) -> Compo
     except CheckpointError as error:
         return _files_report(name, class_name, folder, str(error))
     return _files_report(name, class_name, folder)
+
+
+def _inspect_quantized(folder: Path, name: str) -> ComponentReport:
+    """A transformer that ``wantrn quantize`` has written."""
+    class_name = _CLASSES["transformer"]
+    try:
+        headers = QuantizedHeaders.open(folder)
+    except CheckpointError as error:
+        return replace(_files_report(name, str(class_name), folder, str(error)), format=FORMAT_NAME)
+    component = _describe(name, class_name, FORMAT_NAME, headers.store, headers.scales)
+    return _with_differences(component, folder, headers.differences(), headers.problems())
 
 
 def _inspect_transformer(name: str, path: Path, config: WanConfig) -> ComponentReport:

@@ -10,22 +10,18 @@ from torch import Tensor
 
 from wantrn.kernels.row_mx import ChannelWeight
 from wantrn.model.checkpoints import TensorStore
-from wantrn.model.checkpoints.key_maps import Shape, compare_shapes
-from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.checkpoints.source import PLAIN_DTYPES
 from wantrn.model.checkpoints.values import convert
 from wantrn.model.config import WanConfig
-from wantrn.model.dit_config import read_dit_config
 from wantrn.model.errors import CheckpointError
 from wantrn.model.quantization.groups import QuantizationOptions, quantized_layers
+from wantrn.model.quantization.headers import QuantizedHeaders
 from wantrn.model.quantization.layer import has_nan
-from wantrn.model.quantization.manifest import MANIFEST, Manifest, read_manifest
 from wantrn.model.quantization.source import LayerSource
 from wantrn.model.quantization.state import (
     QuantizedState,
     check_widths,
     codes_name,
-    layer_shapes,
     scales_name,
     weight_name,
 )
@@ -48,21 +44,17 @@ def load_quantized(
             another dtype, not finite, or a scale that is not positive.
         ValueError: ``parameter_dtype`` asks for what is not plain floating point.
     """
-    manifest = read_manifest(folder)
-    config = read_dit_config(folder)
-    check_widths(config, manifest.options, folder)
-    store = TensorStore.open(folder)
-    layers = quantized_layers(config, manifest.options.groups)
-    shapes = native_shapes(config)
-    weights = {weight_name(layer): shapes.pop(weight_name(layer)) for layer in layers}
-    _check_headers(store, layers, weights, shapes)
-    _check_errors(folder, manifest, layers)
+    headers = QuantizedHeaders.open(folder)
+    headers.check()
+    store = headers.store
     state = QuantizedState(
-        layers={layer: _read_layer(store, layer) for layer in layers},
-        parameters={name: _read_parameter(store, name, parameter_dtype(name)) for name in shapes},
-        errors=manifest.errors,
+        layers={layer: _read_layer(store, layer) for layer in headers.layers},
+        parameters={
+            name: _read_parameter(store, name, parameter_dtype(name)) for name in headers.parameters
+        },
+        errors=headers.manifest.errors,
     )
-    return config, state
+    return headers.config, state
 
 
 def quantize_store(
@@ -100,38 +92,6 @@ def quantize_store(
         parameters=dict(parameters()),
         errors={layer: result.error for layer, result in made.items()},
     )
-
-
-def _check_headers(
-    store: TensorStore,
-    layers: tuple[str, ...],
-    weights: dict[str, Shape],
-    parameters: dict[str, Shape],
-) -> None:
-    quantized = {
-        name: spec
-        for layer in layers
-        for name, spec in layer_shapes(layer, weights[weight_name(layer)]).items()
-    }
-    expected = {**parameters, **{name: shape for name, (_, shape) in quantized.items()}}
-    compare_shapes(expected, store.shapes).check(store.source)
-    for name, (dtype, _) in quantized.items():
-        info = store.info(name)
-        if info.dtype != dtype:
-            raise CheckpointError(f"{info.file}: {name}: is {info.dtype}, expected {dtype}")
-    for name in parameters:
-        info = store.info(name)
-        if info.dtype not in PLAIN_DTYPES:
-            raise CheckpointError(
-                f"{info.file}: {name}: is {info.dtype}, expected plain floating point"
-            )
-
-
-def _check_errors(folder: Path, manifest: Manifest, layers: tuple[str, ...]) -> None:
-    """The manifest speaks of exactly the layers that there are."""
-    for layer in sorted(manifest.errors.keys() ^ set(layers)):
-        fault = "does not list" if layer in layers else "lists"
-        raise CheckpointError(f"{folder / MANIFEST}: {fault} {layer}")
 
 
 def _read_layer(store: TensorStore, layer: str) -> ChannelWeight:
