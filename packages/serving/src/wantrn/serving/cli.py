@@ -170,8 +170,8 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         "--model",
         metavar="DIR",
         type=Path,
-        help="a Wan2.2 checkpoint folder in diffusers' layout; without it, a tiny one with random "
-        "weights, whose pictures are noise",
+        help="a Wan2.2 checkpoint folder in diffusers' layout, or what quantize has made of one; "
+        "without it, a tiny one with random weights, whose pictures are noise",
     )
     add("--image", metavar="FILE", type=Path, help="the first frame")
     add("--negative-prompt", metavar="TEXT", type=_text, help="what the video does not show")
@@ -184,7 +184,7 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add("--shift", metavar="X", type=float, help="shift of the noise levels")
     add("--scheduler", choices=SCHEDULERS, help="the solver")
     add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
-    add("--dtype", choices=DTYPES, help="number format of the weights")
+    add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
     add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
     parser.set_defaults(run=_generate)
 
@@ -192,10 +192,10 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
 def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     parser = commands.add_parser(
         "quantize",
-        help="make FP8 weights of a checkpoint's transformers",
-        description="Write the transformers of a checkpoint with their linear layers in FP8, one "
-        "scale for each output channel, and print the error of every layer. A run that was stopped "
-        "is taken up by giving the same command again.",
+        help="make a checkpoint with FP8 weights",
+        description="Write a checkpoint whose transformers have their linear layers in FP8, one "
+        "scale for each output channel, with a copy of all else, and print the error of every "
+        "layer. A run that was stopped is taken up by giving the same command again.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -203,7 +203,8 @@ def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         "source",
         metavar="SRC",
         type=Path,
-        help="a checkpoint folder, or one transformer: its folder, index or safetensors file",
+        help="a checkpoint folder, or one transformer (its folder, index or safetensors file), "
+        "which is then all that is written",
     )
     add(
         "destination",

@@ -70,6 +70,7 @@ def generate(options: GenerateOptions) -> int:
     )
     check_output(options.output, (settings.width, settings.height), settings.fps)
     dtype = info.defaults.dtype if options.dtype is None else DTYPES[options.dtype]
+    info.check_dtype(dtype)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.model is None:
@@ -148,9 +149,11 @@ def _describe(
     settings: Settings, info: ModelInfo, dtype: torch.dtype
 ) -> dict[str, str | int | float]:
     """What is printed before the run and kept in the video: enough to make it again."""
+    quantization = info.quantization
     return {
         **settings.describe(),
         "model": f"{info.directory.resolve().name} ({info.kind.value})",
         "dtype": str(dtype).removeprefix("torch."),
+        **({} if quantization is None else {"fp8": quantization.describe()}),
         "wantrn": __version__,
     }

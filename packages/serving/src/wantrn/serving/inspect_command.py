@@ -35,6 +35,7 @@ def _describe(info: ModelInfo) -> dict[str, object]:
         "transformer shape": f"{config.num_layers} layers, {config.num_attention_heads} heads of "
         f"{config.attention_head_dim}, feed-forward {config.ffn_dim}, "
         f"{config.in_channels} -> {config.out_channels} channels",
+        "fp8": "nothing" if info.quantization is None else info.quantization.describe(),
         "latents": f"{info.latent_channels} channels, 1/{info.temporal_stride} of the frames, "
         f"1/{info.spatial_stride} of each side",
         "scheduler": f"{scheduler_name(info.scheduler_config)}, "

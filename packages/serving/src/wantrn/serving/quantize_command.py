@@ -1,4 +1,4 @@
-"""``wantrn quantize``: a checkpoint's transformers in FP8."""
+"""``wantrn quantize``: a checkpoint with its transformers in FP8."""
 
 from __future__ import annotations
 
