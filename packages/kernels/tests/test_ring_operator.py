@@ -93,7 +93,7 @@ def test_what_the_kernels_refuse_goes_to_torch() -> None:
         ({"centre": True, "lse": True}, "lse must be False"),
         ({"replica_groups": ((0, 1),)}, "group must be of the ranks"),
         ({"replica_groups": ((1,),)}, "each rank once"),
-        ({"replica_groups": ((0,), (1, 2))}, "rings of one length"),
+        ({"replica_groups": ((0,), (1, 2))}, "groups of one length"),
     ],
 )
 def test_misfits_are_named(changed: dict[str, Any], words: str) -> None:

@@ -6,10 +6,12 @@ import enum
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from wantrn.kernels.backend import Backend, log_fallback, setting
 from wantrn.kernels.ops.linear import check_linear, linear
+from wantrn.kernels.ops.replicas import ReplicaGroups, Replicas, groups_of, summed
 
 
 class QKVLayout(enum.Enum):
@@ -25,13 +27,34 @@ class QKVLayout(enum.Enum):
 class HeadNorm:
     """RMSNorm over all heads of a token together: Wan's ``rms_norm_across_heads``.
 
-    ``q_weight`` ``[N*D]`` and ``k_weight`` ``[N_kv*D]`` are fp32; ``k_weight`` is None exactly
-    where there is no K.
+    Under tensor parallelism a token's heads are spread over ranks, evenly. ``q`` and ``k`` are then
+    normalised over the heads of all ranks, with one sum over the ranks for both.
+
+    Attributes:
+        q_weight: fp32 ``[N*D]``, of this rank's heads of Q.
+        k_weight: fp32 ``[N_kv*D]``, of this rank's heads of K; None exactly where there is no K.
+        eps: added to the mean square.
+        replica_groups: the groups of ranks among which a token's heads are spread, all of one
+            length; together every rank once. Empty where each rank has all heads.
+        group: the process group of this rank's; None where each rank has all heads.
     """
 
     q_weight: Tensor
     k_weight: Tensor | None = None
     eps: float = 1e-6
+    replica_groups: ReplicaGroups = ()
+    group: dist.ProcessGroup | None = None
+
+    def replicas(self) -> Replicas | None:
+        """The ranks among which heads are spread; None where this one has them all.
+
+        Raises:
+            ValueError: ``replica_groups`` or ``group`` does not fit the other, or this rank.
+        """
+        if not self.replica_groups and self.group is None:
+            return None
+        found = Replicas.of(self.replica_groups, self.group, "norm.")
+        return None if found.size == 1 else found
 
 
 @dataclass(frozen=True)
@@ -61,7 +84,7 @@ def qkv_proj(
     With ``y = x @ weight.T + bias`` rounded to ``x.dtype``, and ``q`` the Q columns of ``y`` (K
     alike), in fp32::
 
-        q = q * rsqrt(mean(q**2 over all N*D columns) + eps) * q_weight     where norm is given
+        q = q * rsqrt(mean(q**2 over all columns of Q) + eps) * q_weight    where norm is given
         q_lo, q_hi = q_lo*cos - q_hi*sin, q_hi*cos + q_lo*sin               where rotary is given
 
     V is never touched.
@@ -72,7 +95,7 @@ def qkv_proj(
         bias: ``[I]`` of ``x.dtype``, or None.
         head_dim: ``D``, even where ``rotary`` is given.
         num_kv_heads: heads of K and of V; 0 projects a single segment, "Q".
-        norm: RMSNorm over heads; None leaves Q and K as projected.
+        norm: RMSNorm over heads, also those of other ranks; None leaves Q and K as projected.
         rotary: rotary tables; None leaves Q and K unrotated.
         layout: the layout of the result.
 
@@ -83,6 +106,7 @@ def qkv_proj(
         ValueError: an argument whose shape or dtype does not fit the others, by name.
     """
     _check(x, weight, bias, head_dim, num_kv_heads, norm, rotary)
+    replicas = None if norm is None else norm.replicas()
     out: Tensor = _qkv_proj(
         x,
         weight,
@@ -96,6 +120,7 @@ def qkv_proj(
         None if rotary is None else rotary.cos,
         None if rotary is None else rotary.sin,
         layout is QKVLayout.NBSD,
+        *library_arguments(replicas),
     )
     return out
 
@@ -162,6 +187,12 @@ def result_shape(x: Tensor, width: int, head_dim: int, heads_first: bool) -> tup
     return (batch, tokens, width)
 
 
+def library_arguments(replicas: Replicas | None) -> tuple[list[int], int, str]:
+    """The ranks, the length of a group and the name of this rank's, as the registrations take
+    them."""
+    return ([], 1, "") if replicas is None else (replicas.ranks, replicas.size, replicas.name)
+
+
 def _check_vector(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
     if value.shape != shape or value.dtype != torch.float32:
         raise ValueError(
@@ -182,6 +213,9 @@ def _qkv_proj(
     cos: Tensor | None,
     sin: Tensor | None,
     heads_first: bool,
+    ranks: list[int],
+    group_size: int,
+    group: str,
 ) -> Tensor:
     chosen = setting()
     if chosen.backend is Backend.SIM:
@@ -189,7 +223,8 @@ def _qkv_proj(
         from wantrn.kernels.qkv.torch_call import Call
 
         heads = q_heads(weight.shape[0], head_dim, num_kv_heads)
-        options = Options(heads, num_kv_heads, head_dim, eps, heads_first)
+        groups = groups_of(ranks, group_size)
+        options = Options(heads, num_kv_heads, head_dim, eps, heads_first, groups)
         call = Call(x, weight, bias, options, q_weight, k_weight, cos, sin)
         reason = call.refusal(chosen.simulation)
         if reason is None:
@@ -198,9 +233,13 @@ def _qkv_proj(
     out = linear(x, weight, bias)
     kv = num_kv_heads * head_dim
     q_columns = out.shape[-1] - 2 * kv
-    _normalise_rotate(out[..., :q_columns], head_dim, q_weight, eps, cos, sin)
-    if kv:
-        _normalise_rotate(out[..., q_columns : q_columns + kv], head_dim, k_weight, eps, cos, sin)
+    segments = [out[..., :q_columns], out[..., q_columns : q_columns + kv]][: 2 if kv else 1]
+    inverses: list[Tensor | None] = [None] * len(segments)
+    if q_weight is not None:
+        inverses = [*_inverse_rms(segments, eps, group_size, group)]
+    weights = (q_weight, k_weight)
+    for segment, gamma, inv_rms in zip(segments, weights, inverses, strict=False):
+        _normalise_rotate(segment, head_dim, gamma, inv_rms, cos, sin)
     if not heads_first:
         return out
     return out.view(*out.shape[:2], -1, head_dim).permute(2, 0, 1, 3).contiguous()
@@ -219,30 +258,45 @@ def _(
     cos: Tensor | None,
     sin: Tensor | None,
     heads_first: bool,
+    ranks: list[int],
+    group_size: int,
+    group: str,
 ) -> Tensor:
     return x.new_empty(result_shape(x, weight.shape[0], head_dim, heads_first))
+
+
+def _inverse_rms(segments: list[Tensor], eps: float, ranks: int, group: str) -> list[Tensor]:
+    """``1/rms`` of each token of each segment ``[B, S, n*D]``, of which ``ranks`` ranks have as
+    many columns each: fp32 ``[B, S, 1]``."""
+    sums = [
+        torch.linalg.vector_norm(part, dim=-1, keepdim=True, dtype=torch.float32).square_()
+        for part in segments
+    ]
+    if ranks > 1:
+        sums = list(summed(torch.stack(sums), group))
+    return [
+        total.div_(part.shape[-1] * ranks).add_(eps).rsqrt_()
+        for total, part in zip(sums, segments, strict=True)
+    ]
 
 
 def _normalise_rotate(
     segment: Tensor,
     head_dim: int,
     weight: Tensor | None,
-    eps: float,
+    inv_rms: Tensor | None,
     cos: Tensor | None,
     sin: Tensor | None,
 ) -> None:
     """Normalise and rotate one segment ``[B, S, n*D]`` of the projection in place.
 
-    The token's factor ``1/rms`` multiplies the small tables, not the wide segment: one pass over
-    memory less.
+    The token's factor ``inv_rms`` ``[B, S, 1]`` multiplies the small tables, not the wide segment:
+    one pass over memory less.
     """
     if weight is None and cos is None:
         return
     wide = segment.float()
-    inv_rms = None
     if weight is not None:
-        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_()
-        inv_rms = mean_square.div_(wide.shape[-1]).add_(eps).rsqrt_()  # [B, S, 1]
         wide = wide * weight
     if cos is None or sin is None:
         segment.copy_(wide if inv_rms is None else wide * inv_rms)

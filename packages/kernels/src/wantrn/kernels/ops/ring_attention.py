@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.ops.replicas import ReplicaGroups, Replicas, gathered
 
 # who computes heads
 PATHS = ("torch", "const_max", "online")
@@ -43,7 +44,7 @@ def ring_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    replica_groups: tuple[tuple[int, ...], ...],
+    replica_groups: ReplicaGroups,
     *,
     group: dist.ProcessGroup | None = None,
     total: int | None = None,
@@ -74,12 +75,12 @@ def ring_attention(
         ValueError: an argument that does not fit the others, by name.
     """
     _check_tensors(q, k, v)
-    order, position = _ring_of(replica_groups, group)
-    tokens = len(order) * q.shape[1]
+    ring = Replicas.of(replica_groups, group)
+    tokens = ring.size * q.shape[1]
     if total is None:
         total = tokens
     if not 1 <= total <= tokens:
-        raise ValueError(f"total must be 1 to {tokens} for {len(order)} ranks, got {total}")
+        raise ValueError(f"total must be 1 to {tokens} for {ring.size} ranks, got {total}")
     if scale is None:
         scale = q.shape[3] ** -0.5
     if not 0 < scale < float("inf"):
@@ -88,10 +89,8 @@ def ring_attention(
         raise ValueError(f"prefetch must be at least 1, got {prefetch}")
     if lse and centre:
         raise ValueError("lse must be False with centre, which changes the scores")
-    name = "" if group is None else group.group_name
-    out, sums, gaps, paths = _ring_attention(
-        q, k, v, order, position, name, total, scale, prefetch, centre, lse
-    )
+    members = (ring.ranks, ring.order, ring.position, ring.name)
+    out, sums, gaps, paths = _ring_attention(q, k, v, *members, total, scale, prefetch, centre, lse)
     return RingResult(out, sums if lse else None, gaps, paths)
 
 
@@ -105,31 +104,12 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def _ring_of(
-    replica_groups: tuple[tuple[int, ...], ...], group: dist.ProcessGroup | None
-) -> tuple[list[int], int]:
-    """Of this rank's ring: the place in ``group`` of each member, and the rank's position."""
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    ranks = [member for ring in replica_groups for member in ring]
-    if sorted(ranks) != list(range(len(ranks))) or len({len(r) for r in replica_groups}) != 1:
-        raise ValueError(
-            "replica_groups must be rings of one length that hold each rank once, "
-            f"got {replica_groups}"
-        )
-    if rank not in ranks:
-        raise ValueError(f"replica_groups must hold this rank, {rank}, got {replica_groups}")
-    (ring,) = [ring for ring in replica_groups if rank in ring]
-    members = [rank] if group is None else dist.get_process_group_ranks(group)
-    if sorted(members) != sorted(ring):
-        raise ValueError(f"group must be of the ranks {list(ring)}, got one of {sorted(members)}")
-    return [members.index(member) for member in ring], ring.index(rank)
-
-
 @torch.library.custom_op("wantrn::ring_attention", mutates_args=())
 def _ring_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    ranks: list[int],
     order: list[int],
     position: int,
     group: str,
@@ -147,12 +127,12 @@ def _ring_attention(
         call = torch_call.Call(len(order), total, scale, prefetch, centre, lse, chosen.simulation)
         reason = torch_call.refusal_of(q, call)
         if reason is None:
-            gathered = [_gather(x, order, group) for x in (q, k, v)]
-            out, sums, gaps, names = torch_call.simulated(gathered, position, call)
+            everything = [gathered(x, order, group) for x in (q, k, v)]
+            out, sums, gaps, names = torch_call.simulated(everything, position, call)
             paths = torch.tensor([PATHS.index(name) for name in names], dtype=torch.int8)
             return out, sums, gaps, paths
         log_fallback("ring_attention", reason)
-    out, sums = _computed(q, _gather(k, order, group), _gather(v, order, group), total, scale)
+    out, sums = _computed(q, gathered(k, order, group), gathered(v, order, group), total, scale)
     heads = q.shape[2]
     gaps = torch.full((heads,), -torch.inf)
     return out, sums if lse else sums.new_empty(0), gaps, torch.zeros(heads, dtype=torch.int8)
@@ -163,6 +143,7 @@ def _(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    ranks: list[int],
     order: list[int],
     position: int,
     group: str,
@@ -176,16 +157,6 @@ def _(
     sums = q.new_empty((batch, heads, length) if lse else (0,), dtype=torch.float32)
     gaps = torch.empty((heads,), dtype=torch.float32)
     return q.new_empty(q.shape), sums, gaps, torch.empty((heads,), dtype=torch.int8)
-
-
-def _gather(x: Tensor, order: list[int], group: str) -> list[Tensor]:
-    """The tensors of all ranks, in the order of the ring."""
-    if len(order) == 1:
-        return [x]
-    ops = torch.ops._c10d_functional
-    whole = ops.wait_tensor(ops.all_gather_into_tensor(x.contiguous(), len(order), group))
-    parts = whole.chunk(len(order))
-    return [parts[place] for place in order]
 
 
 def _computed(

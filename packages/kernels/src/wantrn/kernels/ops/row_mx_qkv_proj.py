@@ -12,9 +12,11 @@ from wantrn.kernels.ops.qkv_proj import (
     QKVLayout,
     Rotary,
     check_heads,
+    library_arguments,
     q_heads,
     result_shape,
 )
+from wantrn.kernels.ops.replicas import groups_of, summed
 from wantrn.kernels.row_mx import ChannelWeight, row_mx_linear
 
 
@@ -33,7 +35,7 @@ def row_mx_qkv_proj(
 
     With ``y = row_mx_linear(packed, weight, bias)`` in fp32 and ``q`` its Q columns (K alike)::
 
-        inv = rsqrt(mean(q**2 over all N*D columns) + eps)                  where norm is given
+        inv = rsqrt(mean(q**2 over all columns of Q) + eps)                 where norm is given
         q = bf16(q * q_weight)                                              where norm is given
         q = bf16(rotated(q * inv))                                          by ``rotary``
 
@@ -53,6 +55,7 @@ def row_mx_qkv_proj(
     """
     check_channel_linear("weight", check_packed(packed), weight, bias)
     check_heads(packed.shape[1], weight.width, head_dim, num_kv_heads, norm, rotary)
+    replicas = None if norm is None else norm.replicas()
     out: Tensor = _row_mx_qkv_proj(
         packed,
         weight.codes,
@@ -67,6 +70,7 @@ def row_mx_qkv_proj(
         None if rotary is None else rotary.cos,
         None if rotary is None else rotary.sin,
         layout is QKVLayout.NBSD,
+        *library_arguments(replicas),
     )
     return out
 
@@ -85,13 +89,17 @@ def _row_mx_qkv_proj(
     cos: Tensor | None,
     sin: Tensor | None,
     heads_first: bool,
+    ranks: list[int],
+    group_size: int,
+    group: str,
 ) -> Tensor:
     from wantrn.kernels.qkv.options import Options
-    from wantrn.kernels.qkv.reference import qkv_reference
+    from wantrn.kernels.qkv.reference import finished_reference, squares_reference
 
     weight = ChannelWeight(codes, scales)
     heads = q_heads(weight.width, head_dim, num_kv_heads)
-    options = Options(heads, num_kv_heads, head_dim, eps, heads_first)
+    groups = groups_of(ranks, group_size)
+    options = Options(heads, num_kv_heads, head_dim, eps, heads_first, groups)
     chosen = setting()
     if chosen.backend is Backend.SIM:
         from wantrn.kernels.qkv.torch_call import Call
@@ -104,7 +112,11 @@ def _row_mx_qkv_proj(
     projected = row_mx_linear(packed, weight, as_row(bias))
     gammas = None if q_weight is None else (q_weight, k_weight)
     angles = None if cos is None or sin is None else (cos, sin)
-    return qkv_reference([projected], options, [gammas], angles)[0].contiguous()
+    squares = None if gammas is None else squares_reference(projected, options)
+    if squares is not None and group_size > 1:
+        squares = summed(squares, group)
+    out = finished_reference(projected, options, gammas, angles, squares, group_size)
+    return out.contiguous()
 
 
 @_row_mx_qkv_proj.register_fake
@@ -121,6 +133,9 @@ def _(
     cos: Tensor | None,
     sin: Tensor | None,
     heads_first: bool,
+    ranks: list[int],
+    group_size: int,
+    group: str,
 ) -> Tensor:
     shape = result_shape(packed, codes.shape[1], head_dim, heads_first)
     return packed.new_empty(shape, dtype=torch.bfloat16)

@@ -37,26 +37,57 @@ def qkv_reference(
     Returns:
         For each rank what `qkv_cte` returns.
     """
-    widths = [options.heads * options.head_dim, options.kv_heads * options.head_dim]
-    rows = [y.bfloat16() for y in projected]
-    for index, width in enumerate(widths):
-        columns = slice(index * widths[0], index * widths[0] + width)
-        parts = [y[..., columns] for y in projected]
-        inv = None
-        if gammas[0] is not None and not options.norm_per_head:
-            total = torch.stack([part.square().sum(-1, keepdim=True) for part in parts]).sum(0)
-            inv = (total / (width * len(parts)) + options.eps).rsqrt()
-        for rank, gamma in enumerate(gammas):
-            weight = None if gamma is None else gamma[index]
-            if options.norm_per_head and weight is not None:
-                row = parts[rank].bfloat16()
-                rows[rank][..., columns] = _finished_heads(row, weight[0], options, angles)
-                continue
-            part = parts[rank] if weight is None else parts[rank] * weight
-            rows[rank][..., columns] = _finished(part.bfloat16(), inv, angles, options.head_dim)
+    sums = None
+    if gammas[0] is not None:
+        sums = torch.stack([squares_reference(part, options) for part in projected]).sum(0)
+    return [
+        finished_reference(part, options, gamma, angles, sums, len(projected))
+        for part, gamma in zip(projected, gammas, strict=True)
+    ]
+
+
+def squares_reference(projected: Tensor, options: Options) -> Tensor:
+    """Of each token of a rank the sums of squares of Q's columns, and of K's if there is one: fp32
+    `[1 or 2, B, S, 1]`."""
+    parts = [projected[..., columns] for columns in _later_columns(options)]
+    return torch.stack([part.square().sum(-1, keepdim=True) for part in parts])
+
+
+def finished_reference(
+    projected: Tensor,
+    options: Options,
+    gammas: tuple[Tensor, Tensor | None] | None,
+    angles: tuple[Tensor, Tensor] | None,
+    sums: Tensor | None,
+    ranks: int,
+) -> Tensor:
+    """The result of one rank.
+
+    Args:
+        projected, options, gammas, angles: as of `qkv_reference`, of this rank.
+        sums: `squares_reference` of all ranks added up; None without a norm.
+        ranks: among which a token's heads are spread.
+    """
+    rows = projected.bfloat16()
+    for index, columns in enumerate(_later_columns(options)):
+        part, inv = projected[..., columns], None
+        weight = None if gammas is None else gammas[index]
+        if options.norm_per_head and weight is not None:
+            rows[..., columns] = _finished_heads(part.bfloat16(), weight[0], options, angles)
+            continue
+        if weight is not None and sums is not None:
+            inv = (sums[index] / (part.shape[-1] * ranks) + options.eps).rsqrt()
+            part = part * weight
+        rows[..., columns] = _finished(part.bfloat16(), inv, angles, options.head_dim)
     if options.heads_first:
-        return [_heads(y, options.head_dim).permute(2, 0, 1, 3) for y in rows]
+        return _heads(rows, options.head_dim).permute(2, 0, 1, 3)
     return rows
+
+
+def _later_columns(options: Options) -> list[slice]:
+    """The columns of Q, and those of K if there is one."""
+    q, k = options.heads * options.head_dim, options.kv_heads * options.head_dim
+    return [slice(0, q), slice(q, q + k)][: 2 if k else 1]
 
 
 def _finished(

@@ -19,7 +19,7 @@ from wantrn.kernels.row_mx import ChannelWeight, kernel_weight
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call, on a rank that has all heads.
+    """The arguments of one call.
 
     Attributes:
         x: `[B, S, H]` bf16, or packed rows `[B, S, H + 4]`
@@ -47,6 +47,8 @@ class Call:
         """Why the kernel does not run this, or None."""
         if isinstance(self.weight, Tensor) and self.x.dtype != torch.bfloat16:
             return f"x is {self.x.dtype}; the kernel takes bf16"
+        if self.sizes().ranks > 1:
+            return "heads are spread over ranks, and the simulator runs one of them here"
         return refusal(self.sizes(), self.options, target_of(simulation.target), simulation.lnc)
 
     def simulated(self, simulation: Simulation) -> Tensor:
