@@ -5,3 +5,4 @@ from wantrn.parallel.group import Group
 from wantrn.parallel.groups import Groups
 
 __all__ = ["Axis", "Degrees", "Group", "Groups"]
+__version__ = "0.1.0"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from wantrn.parallel.degrees import Axis, Degrees
 from wantrn.parallel.ranks import CP, Coordinates, Partition, partition
@@ -54,6 +55,17 @@ class Layout:
         along = {axis.value: partition(degrees, (axis,)) for axis in Axis}
         return cls(**along, cp=partition(degrees, CP))
 
+    def moved(self, order: Sequence[int]) -> Layout:
+        """The same groups with rank ``order[r]`` in the place of rank ``r``.
+
+        Raises:
+            ValueError: ``order`` does not have each rank once.
+        """
+        if sorted(order) != list(range(self.world)):
+            raise ValueError(f"order must have the ranks 0 to {self.world - 1} once, got {order}")
+        names = [field.name for field in fields(self)]
+        return Layout(**{name: _moved(getattr(self, name), order) for name in names})
+
     @property
     def world(self) -> int:
         """The number of ranks."""
@@ -80,6 +92,11 @@ def place_in(groups: Partition, rank: int) -> tuple[tuple[int, ...], int]:
             return group, group.index(rank)
     world = sum(len(group) for group in groups)
     raise ValueError(f"rank must be 0 to {world - 1}, got {rank}")
+
+
+def _moved(groups: Partition, order: Sequence[int]) -> Partition:
+    moved = (tuple(order[rank] for rank in group) for group in groups)
+    return tuple(sorted(moved, key=min))
 
 
 def _places(name: str, groups: Partition, world: int) -> dict[int, int]:
