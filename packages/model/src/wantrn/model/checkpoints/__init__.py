@@ -5,8 +5,8 @@ from __future__ import annotations
 from wantrn.model.checkpoints.formats import CheckpointFormat, detect_format, infer_config
 from wantrn.model.checkpoints.load import load_module, load_transformer_state
 from wantrn.model.checkpoints.save import export_state, save_sharded
-from wantrn.model.checkpoints.slices import Slice
 from wantrn.model.checkpoints.tensor_store import TensorStore
+from wantrn.model.slices import Slice
 
 __all__ = [
     "CheckpointFormat",

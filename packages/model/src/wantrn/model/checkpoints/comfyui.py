@@ -105,7 +105,7 @@ def _check_scale_header(store: TensorStore, name: str, weight: str) -> None:
 
 def read_scale(store: TensorStore, name: str) -> float:
     """The value of a scale; ``CheckpointError`` unless it is finite and positive."""
-    value = float(store.read(name).item())
+    value = float(store.load(name).item())
     if not (math.isfinite(value) and value > 0):
         raise CheckpointError(
             f"{store.info(name).file}: {name}: a scale is finite and positive, this is {value}"

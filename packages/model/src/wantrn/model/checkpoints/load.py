@@ -8,38 +8,57 @@ import torch
 
 from wantrn.model.checkpoints.key_maps import KeyDifferences, compare_shapes
 from wantrn.model.checkpoints.native import assemble, native_parameters
-from wantrn.model.checkpoints.slices import Slice
 from wantrn.model.checkpoints.source import PLAIN_DTYPES, TransformerSource
 from wantrn.model.checkpoints.tensor_store import TensorStore
 from wantrn.model.checkpoints.values import convert
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
+from wantrn.model.sharding import WHOLE, Shard, Sharding, slices_of
+from wantrn.model.slices import Slice
 
 
 def load_transformer_state(
-    store: TensorStore, config: WanConfig, parameter_dtype: Callable[[str], torch.dtype]
+    store: TensorStore,
+    config: WanConfig,
+    parameter_dtype: Callable[[str], torch.dtype],
+    shard: Shard = WHOLE,
 ) -> dict[str, torch.Tensor]:
     """All parameters of our transformer, from a store in any known format.
 
     ``parameter_dtype(native name)`` is the dtype of each. Names, shapes and dtypes are checked
     before any data is read. Parameters are made one at a time, none shares memory with a file.
+    With a ``shard`` they are what one rank has of each (see ``sharding``), and only the bytes of
+    that are read.
+
     Raises ``CheckpointError`` naming file and key if anything is missing, unexpected, misshaped or
-    not finite; ``ValueError`` if ``parameter_dtype`` asks for what is not plain floating point.
+    (in what is read) not finite; ``ValueError`` if ``parameter_dtype`` asks for what is not plain
+    floating point, or if ``shard`` cannot cut a transformer of ``config``.
     """
     parameters = native_parameters(config)
     dtypes = {name: parameter_dtype(name) for name in parameters}
     for name, dtype in dtypes.items():
         _check_target(name, dtype)
+    heads = len(shard.heads(config))
     source = TransformerSource.open(store, config)
-    state = {}
-    for name, parameter in parameters.items():
+    return {
+        name: assemble(parameter, _reader(source, dtypes[name], shard.sharding(name), shard), heads)
+        for name, parameter in parameters.items()
+    }
 
-        def read(canonical: str, dtype: torch.dtype = dtypes[name]) -> torch.Tensor:
-            stored = source.read(canonical)
-            return _own(convert(stored, dtype, source.where(canonical)), stored)
 
-        state[name] = assemble(parameter, read, config)
-    return state
+def _reader(
+    source: TransformerSource, dtype: torch.dtype, sharding: Sharding, shard: Shard
+) -> Callable[[str], torch.Tensor]:
+    """Reads a rank's part of the canonical tensors that make one native parameter."""
+    # Q, K and V are tensors by themselves here, each cut by output features.
+    own = Sharding.COLUMN if sharding is Sharding.QKV else sharding
+
+    def read(canonical: str) -> torch.Tensor:
+        slices = slices_of(source.shape(canonical), own, shard)
+        part = slices[0] if slices else None
+        return convert(source.load(canonical, part), dtype, source.where(canonical))
+
+    return read
 
 
 def never(name: str) -> bool:
@@ -126,11 +145,6 @@ def _check_target(name: str, dtype: torch.dtype) -> None:
     if dtype not in PLAIN_DTYPES:
         allowed = ", ".join(map(str, PLAIN_DTYPES))
         raise ValueError(f"dtype of {name} is {dtype}; allowed are {allowed}")
-
-
-def _own(tensor: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
-    """``tensor`` in memory of its own, where it is still the mapped file."""
-    return tensor.clone() if tensor.data_ptr() == stored.data_ptr() else tensor
 
 
 def _check_module(

@@ -76,9 +76,12 @@ def native_shapes(config: WanConfig) -> dict[str, Shape]:
 
 
 def assemble(
-    parameter: NativeParameter, read: Callable[[str], torch.Tensor], config: WanConfig
+    parameter: NativeParameter, read: Callable[[str], torch.Tensor], heads: int
 ) -> torch.Tensor:
     """One native parameter from the canonical tensors that ``read(name)`` returns.
+
+    ``heads`` is how many of them the tensors of self-attention have: channels move within a head
+    alone, so a rank's heads can be taken before or after.
 
     ``Layout.SAME`` returns the very tensor that was read, the other layouts a copy or a view of it.
     """
@@ -89,10 +92,9 @@ def assemble(
         case Layout.PATCH:
             return tensors[0].flatten(1)
         case Layout.ROTARY:
-            return to_rotate_half(tensors[0], config.num_attention_heads)
+            return to_rotate_half(tensors[0], heads)
         case Layout.QKV:
             q, k, v = tensors
-            heads = config.num_attention_heads
             return torch.cat([to_rotate_half(q, heads), to_rotate_half(k, heads), v])
 
 
@@ -127,7 +129,7 @@ def to_native(canonical: Mapping[str, torch.Tensor], config: WanConfig) -> dict[
     """All native parameters; ``ValueError`` unless names and shapes are those of ``config``."""
     _check(canonical, canonical_shapes(config), "canonical")
     return {
-        name: assemble(parameter, canonical.__getitem__, config)
+        name: assemble(parameter, canonical.__getitem__, config.num_attention_heads)
         for name, parameter in native_parameters(config).items()
     }
 

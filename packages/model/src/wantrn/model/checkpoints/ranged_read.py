@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from wantrn.model.checkpoints.safetensors_header import FileStamp, TensorInfo
-from wantrn.model.checkpoints.slices import Slice
 from wantrn.model.errors import CheckpointError
+from wantrn.model.slices import Slice
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from wantrn.model.checkpoints.key_maps import KeyDifferences, check_bijection, c
 from wantrn.model.checkpoints.tensor_store import TensorStore
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
+from wantrn.model.slices import Slice
 
 PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -91,15 +92,29 @@ class TransformerSource:
     def read(self, canonical: str) -> torch.Tensor:
         """The values of one tensor: as stored, or float32 where the file holds FP8 and a scale.
 
-        Raises ``CheckpointError`` on a scale that is not finite and positive.
+        The result may be a view of the mapped file. Raises ``CheckpointError`` on a scale that is
+        not finite and positive.
         """
-        name = self.keys[canonical]
-        tensor = self.store.read(name)
-        if name not in self.weight_scales:
-            return tensor
-        return comfyui.dequantize(tensor, comfyui.read_scale(self.store, self.weight_scales[name]))
+        return self._values(canonical, self.store.read(self.keys[canonical]))
+
+    def load(self, canonical: str, part: Slice | None = None) -> torch.Tensor:
+        """As ``read``, of the whole tensor or a ``part`` of it, and in memory of its own.
+
+        Only the bytes of the part are read. Raises ``ValueError`` if the tensor has no such part.
+        """
+        return self._values(canonical, self.store.load(self.keys[canonical], part))
+
+    def shape(self, canonical: str) -> tuple[int, ...]:
+        """Of the whole tensor."""
+        return self.store.info(self.keys[canonical]).shape
 
     def where(self, canonical: str) -> str:
         """``file: key`` of a tensor, for errors."""
         name = self.keys[canonical]
         return f"{self.store.info(name).file}: {name}"
+
+    def _values(self, canonical: str, stored: torch.Tensor) -> torch.Tensor:
+        name = self.keys[canonical]
+        if name not in self.weight_scales:
+            return stored
+        return comfyui.dequantize(stored, comfyui.read_scale(self.store, self.weight_scales[name]))

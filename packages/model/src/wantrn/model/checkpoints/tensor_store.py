@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 
 from wantrn.model.checkpoints.ranged_read import read_tensor
 from wantrn.model.checkpoints.safetensors_header import TensorInfo, parse_json_object, read_header
-from wantrn.model.checkpoints.slices import Slice
 from wantrn.model.errors import CheckpointError
+from wantrn.model.slices import Slice
 
 SAFETENSORS_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -72,7 +72,7 @@ class LayerSource:
         def values(canonical: str) -> Tensor:
             return convert(self.source.read(canonical), dtype, self.source.where(canonical))
 
-        return assemble(self.parameters[name], values, self.config).contiguous()
+        return self._assemble(self.parameters[name], values)
 
     def quantize(self, layer: str, limit: float) -> QuantizedLayer:
         """``layer`` in FP8. Codes that the checkpoint has are kept, if ``limit`` is the format's.
@@ -83,7 +83,7 @@ class LayerSource:
         parameter = self.parameters[name]
         if limit == OCP_LIMIT and all(map(self._is_fp8, parameter.sources)):
             # bytes, since not every operator that moves rows knows float8
-            codes = assemble(parameter, self._code_bytes, self.config).contiguous()
+            codes = self._assemble(parameter, self._code_bytes)
             return keep_codes(codes.view(FP8), self._channel_scales(parameter))
         weight = self.read(name)
         if weight.dtype == torch.float64:
@@ -103,6 +103,9 @@ class LayerSource:
             values = store.read(name).reshape(-1)[: _SAMPLE // info.dtype.itemsize]
             digest.update(values.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+    def _assemble(self, parameter: NativeParameter, read: Callable[[str], Tensor]) -> Tensor:
+        return assemble(parameter, read, self.config.num_attention_heads).contiguous()
 
     def _info_dtype(self, canonical: str) -> torch.dtype:
         return self.source.store.info(self.source.keys[canonical]).dtype
