@@ -11,7 +11,6 @@ so the ranks of a TP group are neighbours, and the position among the ranks that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 from wantrn.parallel.degrees import Axis, Degrees
 
@@ -73,25 +72,21 @@ def partition(degrees: Degrees, axes: tuple[Axis, ...]) -> Partition:
     """
     if len(set(axes)) < len(axes):
         raise ValueError(f"axes must be different ones, got {[axis.value for axis in axes]}")
-    others = [axis for axis in Axis if axis not in axes]
-    strides = _strides(degrees)
-
-    def offsets(chosen: list[Axis]) -> list[int]:
-        """Of all positions along ``chosen``, the first of them fastest."""
-        ranges = [range(degrees.of(axis)) for axis in reversed(chosen)]
-        steps = [strides[axis] for axis in reversed(chosen)]
-        return [
-            sum(position * step for position, step in zip(at, steps, strict=True))
-            for at in product(*ranges)
-        ]
-
-    inner = offsets(list(axes))
-    return tuple(tuple(start + offset for offset in inner) for start in sorted(offsets(others)))
+    others = tuple(axis for axis in Axis if axis not in axes)
+    inner = _offsets(degrees, axes)
+    return tuple(
+        tuple(start + offset for offset in inner) for start in sorted(_offsets(degrees, others))
+    )
 
 
-def _strides(degrees: Degrees) -> dict[Axis, int]:
+def _offsets(degrees: Degrees, axes: tuple[Axis, ...]) -> list[int]:
+    """What the positions along ``axes`` add to a rank, for all of them, the first axis fastest."""
     strides, stride = {}, 1
     for axis in Axis:
         strides[axis] = stride
         stride *= degrees.of(axis)
-    return strides
+    offsets = [0]
+    for axis in axes:
+        steps = range(0, degrees.of(axis) * strides[axis], strides[axis])
+        offsets = [step + offset for step in steps for offset in offsets]
+    return offsets
