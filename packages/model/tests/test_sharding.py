@@ -57,6 +57,15 @@ def test_every_parameter_is_cut_without_loss(kind: str, tp: int, replicate: bool
             assert real.shape == local_shape(shape, sharding, shard)
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_rank_of_four_has_less_than_a_third(kind: str) -> None:
+    shapes = native_shapes(CONFIGS[kind])
+    whole = sum(map(math.prod, shapes.values()))
+    for shard in shards(4):
+        local = [local_shape(shape, shard.sharding(n), shard) for n, shape in shapes.items()]
+        assert whole / 4 < sum(map(math.prod, local)) <= 0.30 * whole
+
+
 def _axis(sharding: Sharding) -> int | None:
     return {Sharding.REPLICATED: None, Sharding.ROW: 1}.get(sharding, 0)
 

@@ -15,6 +15,8 @@ from wantrn.model.checkpoints.safetensors_header import FileStamp, TensorInfo
 from wantrn.model.errors import CheckpointError
 from wantrn.model.slices import Slice
 
+_AHEAD = 64  # runs that the system may fetch before they are read
+
 
 @dataclass(frozen=True)
 class _Pieces:
@@ -27,13 +29,15 @@ class _Pieces:
 
     @classmethod
     def of(cls, info: TensorInfo, part: Slice | None) -> _Pieces:
-        if part is None:
+        if part is None or part.width == part.size:  # runs without a gap are one
             return cls(info.begin, info.nbytes, info.nbytes, 1)
         unit = math.prod(info.shape[part.axis + 1 :]) * info.dtype.itemsize
         count = math.prod(info.shape[: part.axis])
-        if part.width == part.size:  # neighbours: one run
-            return cls(info.begin, info.nbytes, info.nbytes, 1)
         return cls(info.begin + part.begin * unit, part.width * unit, part.size * unit, count)
+
+    def offset(self, index: int) -> int:
+        """Where in the file run ``index`` starts."""
+        return self.first + index * self.stride
 
 
 def read_tensor(name: str, info: TensorInfo, part: Slice | None = None) -> torch.Tensor:
@@ -68,7 +72,9 @@ def read_tensor(name: str, info: TensorInfo, part: Slice | None = None) -> torch
 def _fill(into: memoryview, descriptor: int, pieces: _Pieces) -> bool:
     """Whether the file had all the bytes."""
     for index in range(pieces.count):
-        done, offset = index * pieces.length, pieces.first + index * pieces.stride
+        if index % _AHEAD == 0:
+            _announce(descriptor, pieces, range(index + _AHEAD, index + 2 * _AHEAD))
+        done, offset = index * pieces.length, pieces.offset(index)
         end = done + pieces.length
         while done < end:  # the system may give less than asked
             got = os.preadv(descriptor, [into[done:end]], offset)
@@ -76,3 +82,11 @@ def _fill(into: memoryview, descriptor: int, pieces: _Pieces) -> bool:
                 return False
             done, offset = done + got, offset + got
     return True
+
+
+def _announce(descriptor: int, pieces: _Pieces, indices: range) -> None:
+    """Tell the system what comes next: it cannot guess it, and storage is slow one by one."""
+    if hasattr(os, "posix_fadvise"):
+        for index in indices[: max(0, pieces.count - indices.start)]:
+            offset = pieces.offset(index)
+            os.posix_fadvise(descriptor, offset, pieces.length, os.POSIX_FADV_WILLNEED)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wantrn.kernels.ops.channel_linear import MX_BLOCK
 from wantrn.kernels.row_mx import VALUES, ChannelWeight, kernel_layout
 from wantrn.model.checkpoints.key_maps import Shape
 from wantrn.model.checkpoints.native import native_parameters, native_shapes
@@ -15,6 +16,7 @@ from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
 from wantrn.model.quantization.groups import QuantizationOptions, quantized_layers
 from wantrn.model.quantization.layer import FP8, LayerError, quantize_layer
+from wantrn.model.sharding import Shard, Sharding
 
 LayerErrors = Mapping[str, LayerError | None]
 """By layer, in the order of the model; None where the checkpoint's own codes were kept."""
@@ -68,6 +70,25 @@ def check_widths(config: WanConfig, options: QuantizationOptions, where: object)
             raise CheckpointError(
                 f"{where}: {layer} contracts {width} values; "
                 f"in FP8 it must be a multiple of {VALUES}"
+            )
+
+
+def check_shard(config: WanConfig, options: QuantizationOptions, shard: Shard) -> None:
+    """``ValueError`` naming what ``shard`` cannot cut: a field of ``config``, or a layer in FP8.
+
+    The input of a layer that is cut by input features is quantized on the rank, in blocks of MX.
+    """
+    shard.check(config)
+    if shard.tp == 1:
+        return
+    shapes = native_shapes(config)
+    for layer in quantized_layers(config, options.groups):
+        width = shapes[weight_name(layer)][1]
+        by_row = shard.sharding(weight_name(layer)) is Sharding.ROW
+        if by_row and width % (shard.tp * MX_BLOCK):
+            raise ValueError(
+                f"shard: tp = {shard.tp} leaves {layer} {width // shard.tp} of its {width} input "
+                f"features; in FP8 a rank has a multiple of {MX_BLOCK}"
             )
 
 
