@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wantrn.parallel import Axis, Degrees
 from wantrn.parallel.layout import Layout, place_in
-from wantrn.parallel.ranks import CP, coordinates_of, partition
+from wantrn.parallel.ranks import CP, Partition, coordinates_of, partition
 
 KNOWN = Layout.arithmetic(Degrees(tp=2, ring=2, ulysses=2, cfg=2))
 SMALL = list(all_degrees(16))
@@ -79,7 +79,7 @@ def test_a_rank_is_found_in_its_group() -> None:
     ],
 )
 def test_groups_that_do_not_belong_together_are_refused(
-    changes: dict[str, object], message: str
+    changes: dict[str, Partition], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         replace(KNOWN, **changes)

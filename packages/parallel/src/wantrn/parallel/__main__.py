@@ -29,11 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     ``SystemExit`` comes out of arguments that cannot be (2), ``--help`` and ``--version`` (0).
     """
-    parser = _Parser(prog="wantrn.parallel", description="How ranks share the work.")
+    parser = _Parser(
+        prog="wantrn.parallel", description="How ranks share the work.", allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=wantrn.parallel.__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     layout = commands.add_parser(
-        "layout", help="show the ranks of a run", description="Show the ranks of a run."
+        "layout",
+        help="show the ranks of a run",
+        description="Show the ranks of a run.",
+        allow_abbrev=False,
     )
     _add_options(layout)
     options = parser.parse_args(argv)
