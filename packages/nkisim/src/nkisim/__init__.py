@@ -23,6 +23,7 @@ from nkisim.errors import (
     NkiError,
     NkiMismatchError,
     NkiOutsideKernelError,
+    NkiPeerError,
     NkiValidationError,
     NkiWarning,
 )
@@ -31,9 +32,10 @@ from nkisim.install import install, uninstall
 from nkisim.kernel import Kernel, jit
 from nkisim.language.objects import NKIObject
 from nkisim.lint import Finding, lint
+from nkisim.peers import Carrier
 from nkisim.report import Report
 from nkisim.settings import Rules, Settings
-from nkisim.simulation import World, profile, simulate
+from nkisim.simulation import Rank, World, profile, simulate
 from nkisim.tensor import NkiTensor
 
 __version__ = "0.1.0"
@@ -42,6 +44,8 @@ __all__ = [
     "simulate",
     "profile",
     "World",
+    "Rank",
+    "Carrier",
     "Settings",
     "Rules",
     "TensorSpec",
@@ -59,6 +63,7 @@ __all__ = [
     "NkiCapacityError",
     "NkiDeadlockError",
     "NkiMismatchError",
+    "NkiPeerError",
     "NkiOutsideKernelError",
     "NkiWarning",
     "collectives",

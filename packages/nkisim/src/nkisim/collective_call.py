@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nkisim.alu import resolve
 from nkisim.collective_math import check_reduction
+from nkisim.collective_meeting import Compute, Cores, Entry, Operands, is_shared
 from nkisim.collective_operands import checked_channel, tensor_list
 from nkisim.core import Core, current, position
 from nkisim.enums import Engine, MemoryRegion
-from nkisim.errors import NkiMismatchError, NkiValidationError
+from nkisim.errors import NkiValidationError
 from nkisim.meeting import Description
 from nkisim.replica_group import ReplicaGroup
 from nkisim.tensor import NkiTensor
-from nkisim.trace import Access, Instruction, Meeting
+from nkisim.trace import Instruction, Meeting
 
 # an all_reduce on SBUF fails on the device below this
 _SBUF_REDUCE_ELEMENTS = 512
 _ALLOWED = frozenset({MemoryRegion.sbuf, MemoryRegion.private_hbm, MemoryRegion.shared_hbm})
 # those that take several tensors at a time, in HBM
 _LISTS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
-
-# what a collective does: gets, for each rank in the order of the group, the operands that each core
-# of the rank came with
-Action = Callable[[list[list[Any]]], None]
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """What one core brings to the meeting."""
-
-    core: Core
-    position: str
-    instruction: Instruction
-    operands: Any
-    reads: Sequence[NkiTensor]
-    writes: Sequence[NkiTensor]
 
 
 class Call:
@@ -182,54 +166,52 @@ class Call:
     def run(self, compute: Callable[[list[Any], Call, int], list[Any]]) -> Instruction:
         """Issue it; `compute` makes of the sources of all ranks what each rank receives."""
 
-        def action(ranks: list[list[Any]]) -> None:
-            leaders = [operands[0] for operands in ranks]
-            # all is read before anything is written: a tensor may be source and destination
-            results = [
-                compute([srcs[index].values() for srcs, _ in leaders], self, index)
+        def of_all(ranks: list[list[Any]]) -> list[list[Any]]:
+            columns = [
+                compute([sent[index] for sent in ranks], self, index)
                 for index in range(len(self.srcs))
             ]
-            for index, received in enumerate(results):
-                for (_, dsts), values in zip(leaders, received, strict=True):
-                    dsts[index].assign(values)
+            return [list(row) for row in zip(*columns, strict=True)]
 
-        return self.meet((self.srcs, self.dsts), action, self.srcs, self.dsts)
+        return self.meet(Operands(self.srcs, self.dsts), of_all, self.srcs, self.dsts)
 
     def meet(
         self,
-        operands: Any,
-        action: Action,
+        operands: Operands,
+        compute: Compute,
         reads: Sequence[NkiTensor],
         writes: Sequence[NkiTensor],
     ) -> Instruction:
-        """Record it, wait for the others, and let `action` work on the operands of all of them."""
+        """Record it, wait for the others, and hand out what `compute` makes of what all send."""
         core, run = self.core, self.core.run
         instruction = self._issue(reads, writes)
         numbers = [core.number] if self.in_sbuf else list(range(run.lnc))
-        cores = tuple(sorted(rank * run.lnc + number for rank in self.group for number in numbers))
+        cores = _cores(self.group, numbers, run.lnc)
         key = self._key(instruction, cores)
         co_issued = len(numbers) > 1
         if run.watches:
             run.hazards.collective(core, instruction, co_issued)
-
-        def once(entries: dict[int, _Entry]) -> None:
-            ranks = [
-                [entries[rank * run.lnc + number] for number in numbers] for rank in self.group
-            ]
-            for entry in ranks:
-                if len(entry) > 1:
-                    self._check_shared(entry)
-            if core.numerics:
-                action([[one.operands for one in entry] for entry in ranks])
-
         where = position()
+
+        def once(entries: dict[int, Entry]) -> None:
+            here = {
+                rank: [entries[id] for id in _cores([rank], numbers, run.lnc)]
+                for rank in self.group
+                if rank in run.here
+            }
+            came = Cores(self.op, self.group, here)
+            came.check_shared()
+            if core.numerics:
+                # the collectives of the same cores are in the same order on all ranks
+                came.move(compute, str(numbers), self._description())
+
         run.communicator.meet(
             core.id,
             ("collective", *key),
-            cores,
+            _cores([rank for rank in self.group if rank in run.here], numbers, run.lnc),
             self._description(),
             where,
-            _Entry(core, where, instruction, operands, reads, writes),
+            Entry(core, where, instruction, operands, reads, writes),
             once,
         )
         if co_issued and run.watches:
@@ -243,8 +225,8 @@ class Call:
         instruction = self.core.issue(
             self.op,
             Engine.gpsimd,
-            [tensor for tensor in writes if alone or not _is_shared(tensor)],
-            [tensor for tensor in reads if alone or not _is_shared(tensor)],
+            [tensor for tensor in writes if alone or not is_shared(tensor)],
+            [tensor for tensor in reads if alone or not is_shared(tensor)],
             self.name,
             {"channels": self._channels, **self.details},
             True,
@@ -273,29 +255,10 @@ class Call:
             **self._facts,
         )
 
-    def _check_shared(self, entries: list[_Entry]) -> None:
-        """The two cores of a rank came: they mean the same tensors, and these have been written."""
-        first = entries[0]
-        for other in entries[1:]:
-            if _bytes(first) != _bytes(other):
-                told = "; ".join(
-                    f"core {entry.core.number} at {entry.position}: {_shown(entry)}"
-                    for entry in entries
-                )
-                raise NkiMismatchError(
-                    f"{self.op}: the cores of rank {first.core.rank} must issue it on the same "
-                    f"tensors of shared HBM: {told}"
-                )
-        for tensor in first.reads:
-            if _is_shared(tensor) and not tensor.storage.was_written(tensor.access()):
-                first.core.violation(
-                    "uninitialized",
-                    f"{self.op} of rank {first.core.rank}: a source reads {tensor!r}, part of "
-                    "which nothing has written",
-                )
-        for tensor in first.writes:
-            if _is_shared(tensor):
-                tensor.storage.mark_written(tensor.access(), first.instruction)
+
+def _cores(ranks: Sequence[int], numbers: Sequence[int], lnc: int) -> tuple[int, ...]:
+    """The cores of these numbers of some ranks."""
+    return tuple(sorted(rank * lnc + number for rank in ranks for number in numbers))
 
 
 def begin(
@@ -334,27 +297,6 @@ def _begin_reduction(call: Call, op: Any) -> None:
                 f"srcs is {call.srcs[0]!r} with {elements} elements of each partition; in SBUF "
                 f"there must be at least {_SBUF_REDUCE_ELEMENTS}"
             )
-
-
-def _is_shared(tensor: NkiTensor) -> bool:
-    return tensor.storage.place.region is MemoryRegion.shared_hbm
-
-
-def _bytes(entry: _Entry) -> list[tuple[Any, ...]]:
-    """Which bytes of shared HBM a core means."""
-    return [
-        _pattern(tensor.access()) for tensor in (*entry.reads, *entry.writes) if _is_shared(tensor)
-    ]
-
-
-def _pattern(access: Access) -> tuple[Any, ...]:
-    return (access.place, access.lo, access.run, access.steps)
-
-
-def _shown(entry: _Entry) -> str:
-    return ", ".join(
-        f"{tensor!r} from element {tensor.offset} on" for tensor in (*entry.reads, *entry.writes)
-    )
 
 
 def _names(regions: set[MemoryRegion]) -> str:

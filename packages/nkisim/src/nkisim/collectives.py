@@ -16,6 +16,7 @@ import numpy as np
 
 from nkisim import collective_math
 from nkisim.collective_call import Call, begin
+from nkisim.collective_meeting import Operands
 from nkisim.collective_operands import channel_list, checked_channel
 from nkisim.collectives_ragged import all_gather_v, all_to_all_v
 from nkisim.core import Core, current
@@ -200,18 +201,14 @@ def collective_permute(
     collective_math.check_pairs(pairs, call.core.run.ranks)
     call.fact(pairs=tuple(pairs))
 
-    def action(ranks: list[list[Any]]) -> None:
-        leaders = [cores[0] for cores in ranks]
-        results = collective_math.permute([entry[0].values() for entry in leaders], pairs)
-        for entry, result in zip(leaders, results, strict=True):
-            if result is not None:
-                entry[1].assign(result)
+    def compute(ranks: list[list[Any]]) -> list[list[Any]]:
+        return [[one] for one in collective_math.permute([sent[0] for sent in ranks], pairs)]
 
     sources, targets = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
     rank = call.core.rank
     return call.meet(
-        (src, dst),
-        action,
+        Operands([src], [dst]),
+        compute,
         reads=(src,) if rank in sources else (),
         writes=(dst,) if rank in targets else (),
     )
@@ -299,22 +296,19 @@ def collective_permute_implicit_reduce(
         if not call.in_sbuf:
             call.check_hbm("srcs1_by_channel", two)
 
-    def action(ranks: list[list[Any]]) -> None:
-        leaders = [cores[0] for cores in ranks]
-        received = []
-        for index in range(len(first)):
-            left, right = ([entry[part][index].values() for entry in leaders] for part in (0, 1))
-            received.append(
-                collective_math.permute_implicit_reduce(
-                    left, right, call.reduction, first[index].dtype
-                )
+    def compute(ranks: list[list[Any]]) -> list[list[Any]]:
+        columns = []
+        for index, src in enumerate(first):
+            left = [sent[index] for sent in ranks]
+            right = [sent[len(first) + index] for sent in ranks]
+            columns.append(
+                collective_math.permute_implicit_reduce(left, right, call.reduction, src.dtype)
             )
-        for index, results in enumerate(received):
-            for entry, result in zip(leaders, results, strict=True):
-                entry[2][index].assign(result)
+        return [list(row) for row in zip(*columns, strict=True)]
 
     # reads and writes of a channel stand at equal positions; the second sources come after
-    return call.meet((first, second, targets), action, reads=(*first, *second), writes=targets)
+    sources = [*first, *second]
+    return call.meet(Operands(sources, targets), compute, reads=sources, writes=targets)
 
 
 def collective_permute_implicit_current_processing_rank_id(

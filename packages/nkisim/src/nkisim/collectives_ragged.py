@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from nkisim import collective_math
 from nkisim.collective_call import Call, begin
 from nkisim.collective_math import Ragged
+from nkisim.collective_meeting import Operands
 from nkisim.dtypes import uint32
 from nkisim.enums import MemoryRegion
-from nkisim.errors import NkiValidationError
 from nkisim.tensor import NkiTensor
 from nkisim.trace import Instruction
 
@@ -74,20 +72,14 @@ def _ragged(call: Call, metadata: NkiTensor, ragged: Ragged, gathers: bool) -> I
     function = collective_math.all_gather_v if gathers else collective_math.all_to_all_v
     given = _given_rows(metadata, ragged, gathers)
 
-    def action(ranks: list[list[Any]]) -> None:
-        for rank, cores in zip(call.group, ranks, strict=True):
-            _check_copies(call, rank, [operands[3] for operands in cores])
-        leaders = [cores[0] for cores in ranks]
-        srcs, dsts, tables = ([entry[part].values() for entry in leaders] for part in range(3))
-        results = function(srcs, dsts, tables, ragged)
-        for cores, (new, counts) in zip(ranks, results, strict=True):
-            cores[0][1].assign(new)
-            for operands in cores:
-                operands[2].assign(counts)
+    def compute(ranks: list[list[Any]]) -> list[list[Any]]:
+        srcs, dsts, tables = (list(column) for column in zip(*ranks, strict=True))
+        return [list(received) for received in function(srcs, dsts, tables, ragged)]
 
     # how much of dst is filled is known only on the device, and what is there may stay
     received = [] if ragged.recv_counts_known else [_rows(metadata, 2, 3)]
-    return call.meet((src, dst, metadata, given), action, (src, *given), (dst, *received))
+    operands = Operands([src, dst, metadata], [dst, metadata], given)
+    return call.meet(operands, compute, (src, *given), (dst, *received))
 
 
 def _check_metadata(call: Call, metadata: NkiTensor, ragged: Ragged) -> None:
@@ -121,14 +113,3 @@ def _given_rows(metadata: NkiTensor, ragged: Ragged, gathers: bool) -> tuple[Nki
     if ragged.has_rdispls:
         given.append(_rows(metadata, 3, 4))
     return tuple(given)
-
-
-def _check_copies(call: Call, rank: int, copies: list[tuple[NkiTensor, ...]]) -> None:
-    """Each core of a rank has metadata of its own in SBUF; they must say the same."""
-    for parts in zip(*copies, strict=True):
-        first, *others = (part.values() for part in parts)
-        if not all(np.array_equal(first, other) for other in others):
-            raise NkiValidationError(
-                f"{call.op}: metadata_tensor differs between the cores of rank {rank}; both issue "
-                "the collective, and it must be the same"
-            )

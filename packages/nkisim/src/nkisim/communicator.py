@@ -8,6 +8,7 @@ certain that some never will.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Hashable, Iterable, Iterator
@@ -67,32 +68,39 @@ class Communicator:
     """Lets the cores of one run meet, and knows when they never will. Serves one run.
 
     Arguments:
-        cores: how many cores the run has, over all ranks
+        cores: how many cores the run has, over all of its ranks
         lnc: how many of them make a rank
         stall_seconds: how long a run in threads may go without any instruction on any core, as
             long as every core is followed
+        first: the number of the first one; others ranks' cores may be in other runs
+
+    Attributes:
+        numbers: of the cores
 
     Raises:
         ValueError: `cores` is no positive multiple of `lnc`, or `stall_seconds` is not positive.
     """
 
-    def __init__(self, cores: int, lnc: int, stall_seconds: float = 6.0) -> None:
+    def __init__(self, cores: int, lnc: int, stall_seconds: float = 6.0, first: int = 0) -> None:
         if lnc < 1 or cores < 1 or cores % lnc:
             raise ValueError(f"cores is {cores}; it must be a positive multiple of lnc, {lnc}")
         if not stall_seconds > 0:
             raise ValueError(f"stall_seconds is {stall_seconds}; it must be positive")
         self.cores = cores
         self.lnc = lnc
+        self.numbers = range(first, first + cores)
         self.stall_seconds = stall_seconds
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._meetings: dict[Hashable, Meeting] = {}
-        self._cores = [_Core(self._lock) for _ in range(cores)]
+        self._cores = {core: _Core(self._lock) for core in self.numbers}
         # cores that are neither waiting nor finished nor failed
         self._running = cores
         self._live = cores
         self._stopped = False
         self._followed: dict[int, Counts] = {}
+        # cores that wait for other runs
+        self._abroad = 0
         # errors that belong to all cores of a meeting, whichever of them raised it
         self._joint: dict[int, tuple[BaseException, tuple[int, ...]]] = {}
 
@@ -320,10 +328,22 @@ class Communicator:
         self._followed.clear()
 
     def progress(self) -> list[int] | None:
-        """How many instructions each core has issued; None if not all of them are followed."""
-        if len(self._followed) < self.cores:
+        """How many instructions each core has issued; None if not all of them are followed, or one
+        waits for another run."""
+        if len(self._followed) < self.cores or self._abroad:
             return None
-        return [self._followed[core].progress for core in range(self.cores)]
+        return [self._followed[core].progress for core in self.numbers]
+
+    @contextlib.contextmanager
+    def abroad(self) -> Iterator[None]:
+        """To be around a wait for another run, which may take as long as that one likes."""
+        with self._lock:
+            self._abroad += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._abroad -= 1
 
     def runs(self, core: int) -> bool:
         """Whether `core` goes on by itself: it neither waits nor has ended."""
@@ -345,7 +365,7 @@ class Communicator:
         with self._lock:
             self._stopped = True
             self._meetings.clear()
-            for core in range(self.cores):
+            for core in self.numbers:
                 self._release(core, _Outcome(error=Stopped()))
 
     def failure(self) -> BaseException | None:
@@ -353,7 +373,7 @@ class Communicator:
 
         It carries a note that says which core raised it, and which others raised something else.
         """
-        failures = [state.failure for state in self._cores if state.failure is not None]
+        failures = [state.failure for state in self._cores.values() if state.failure is not None]
         own = [found for found in failures if found.error is found.origin]
         if not own:
             return None
@@ -379,7 +399,7 @@ class Communicator:
             return self._table()
 
     def _table(self) -> str:
-        return "\n".join(f"  {self._stand(core)}" for core in range(self.cores))
+        return "\n".join(f"  {self._stand(core)}" for core in self.numbers)
 
     def _stand(self, core: int) -> str:
         state = self._cores[core]

@@ -46,7 +46,8 @@ def run_threads(functions: Sequence[Callable[[], T]], communicator: Communicator
         return [functions[0]()]
     results: dict[int, T] = {}
     threads = [
-        _thread(core, function, communicator, results) for core, function in enumerate(functions)
+        _thread(core, function, communicator, results)
+        for core, function in zip(communicator.numbers, functions, strict=True)
     ]
     try:
         for thread in threads:
@@ -69,7 +70,7 @@ def run_threads(functions: Sequence[Callable[[], T]], communicator: Communicator
         raise error
     if stall is not None:
         raise NkiDeadlockError(stall)
-    return [results[core] for core in range(len(functions))]
+    return [results[core] for core in communicator.numbers]
 
 
 def _thread(

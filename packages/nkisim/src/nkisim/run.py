@@ -21,6 +21,7 @@ from nkisim.core_threads import run_threads
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
 from nkisim.errors import NkiMismatchError, NkiValidationError
+from nkisim.peers import Peers
 from nkisim.settings import Settings
 from nkisim.storage import Bytes, Storage, poisoned
 from nkisim.tensor import NkiTensor, whole
@@ -39,6 +40,8 @@ class Run:
     Attributes:
         settings: how it is simulated
         ranks, lnc: how many ranks, and cores of each
+        here: the ranks that this run simulates
+        peers: the other ranks, where there are any
         grid: whether the kernel was launched with brackets, as `kernel[1]`
         communicator: where cores meet
         warned: which warnings were shown
@@ -47,18 +50,23 @@ class Run:
         watches: whether there is anyone to race with
     """
 
-    def __init__(self, settings: Settings, ranks: int, lnc: int, grid: bool) -> None:
+    def __init__(
+        self, settings: Settings, ranks: int, lnc: int, grid: bool, peers: Peers | None = None
+    ) -> None:
         self.settings = settings
         self.ranks = ranks
+        self.here = range(ranks) if peers is None else range(peers.rank, peers.rank + 1)
+        self.peers = peers
         self.lnc = lnc
         self.grid = grid
         self.warned: dict[Any, Any] = {}
         self.exchanged: set[Place] = set()
-        self.communicator = Communicator(ranks * lnc, lnc, settings.stall_seconds)
+        cores = len(self.here) * lnc
+        self.communicator = Communicator(cores, lnc, settings.stall_seconds, self.here[0] * lnc)
         self._lock = threading.Lock()
         self._shared: dict[tuple[int, int], tuple[str, NkiTensor]] = {}
-        self.cores = [Core(self, rank, number) for rank in range(ranks) for number in range(lnc)]
-        self.hazards = Watch(ranks, lnc)
+        self.cores = [Core(self, rank, number) for rank in self.here for number in range(lnc)]
+        self.hazards = Watch(self.here, lnc)
         # cores that wait in `await_peer`
         self._awaiting: set[int] = set()
         # one core by itself cannot race with anyone
@@ -123,26 +131,43 @@ class Run:
             self._awaiting.discard(core.id)
 
     def execute(self, function: Callable[..., Any], arguments: Sequence[Arguments]) -> list[Any]:
-        """Run `function` on all cores; the results of each rank, as arrays.
+        """Run `function` on all cores; the results of each rank that is here, as arrays.
 
-        `arguments` has one entry for each rank.
+        `arguments` has one entry for each of them.
         """
+        if self.peers is None:
+            return self._execute(function, arguments)
+        try:
+            results = self._execute(function, arguments)
+        except Exception as error:
+            self.peers.fail(error)
+            self.peers.wait()
+            raise
+        except BaseException as error:
+            self.peers.fail(error)
+            raise
+        self.peers.finish()
+        return results
+
+    def _execute(self, function: Callable[..., Any], arguments: Sequence[Arguments]) -> list[Any]:
         several = host.given_to_several(arguments) if self.settings.numerics else frozenset()
-        prepared = [
-            _Prepared(self, rank, function, entry, several) for rank, entry in enumerate(arguments)
-        ]
+        prepared = {
+            rank: _Prepared(self, rank, function, entry, several)
+            for rank, entry in zip(self.here, arguments, strict=True)
+        }
         with _few_collections():
             results = self._run_cores(function, prepared)
         self.hazards.finish(self.cores[:: self.lnc])
-        for entry in prepared:
+        for entry in prepared.values():
             entry.finish()
         converted = []
-        for rank, entry in enumerate(prepared):
-            core, *others = self.cores[rank * self.lnc : (rank + 1) * self.lnc]
-            returned = results[core.id]
+        for index, entry in enumerate(prepared.values()):
+            cores = slice(index * self.lnc, (index + 1) * self.lnc)
+            core, *_ = self.cores[cores]
+            returned, *others = results[cores]
             converted.append(_to_host(core, returned, entry.as_torch))
             for other in others:
-                _check_same(core, returned, results[other.id])
+                _check_same(core, returned, other)
         return converted
 
     def close(self) -> None:
@@ -154,7 +179,7 @@ class Run:
         self.communicator.unfollow()
         self._shared.clear()
 
-    def _run_cores(self, function: Callable[..., Any], prepared: list[_Prepared]) -> list[Any]:
+    def _run_cores(self, function: Callable[..., Any], prepared: dict[int, _Prepared]) -> list[Any]:
         def body(core: Core) -> Any:
             entry = prepared[core.rank]
             token = enter(core)
@@ -162,6 +187,11 @@ class Run:
                 # infinities and NaN are values here, as on the chip
                 with np.errstate(all="ignore"):
                     return function(*entry.args, **entry.kwargs)
+            except Exception as error:
+                if self.peers is not None:
+                    # at once: another core of this rank may wait for a rank that waits for it
+                    self.peers.fail(error)
+                raise
             finally:
                 leave(token)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from nkisim.errors import NkiCapacityError, NkiValidationError
 from nkisim.kernel import Kernel, as_kernel
+from nkisim.peers import PATIENCE, Carrier, Peers
 from nkisim.report import Report, make
 from nkisim.run import Arguments, Run
 from nkisim.settings import Settings
@@ -120,14 +121,9 @@ class World:
         self, kernel: Any, inputs: Sequence[Any], *, fits: bool = True
     ) -> tuple[list[Any], Trace]:
         """As `run`, with the trace; `fits` is that of `nkisim.simulation.launch`."""
-        known = as_kernel(kernel)
-        if known.grid and known.lnc != self.lnc:
-            raise NkiValidationError(
-                f"the kernel is launched with [{known.lnc}] in a world of lnc {self.lnc}"
-            )
+        on_cores = _on_cores(kernel, self.lnc)
         if len(inputs) != self.ranks:
             raise ValueError(f"inputs has {len(inputs)} entries; there are {self.ranks} ranks")
-        on_cores = known if known.grid or self.lnc == 1 else known[self.lnc]
         arguments = [_arguments(entry, rank) for rank, entry in enumerate(inputs)]
         return launch(on_cores, self.settings, self.ranks, arguments, fits=fits)
 
@@ -138,6 +134,67 @@ class World:
 
     def __repr__(self) -> str:
         return f"World(ranks={self.ranks}, lnc={self.lnc}, target={self.settings.target.name!r})"
+
+
+class Rank:
+    """One rank of a world whose other ranks run elsewhere, in other processes say.
+
+    Results have the same bits as those of a `World` of all ranks. Time is not told: that takes all
+    ranks in one place.
+
+    Args:
+        carrier: what reaches the other ranks, and knows which one this is.
+        lnc, target, settings: as of `World`, and the same on every rank.
+        patience: seconds to wait for another rank before it counts as failed.
+
+    Raises:
+        ValueError: `lnc` is neither 1 nor 2, `patience` is not positive, or `settings` are without
+            numerics.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        lnc: int = 1,
+        target: Any = None,
+        settings: Settings | None = None,
+        patience: float = PATIENCE,
+        **overrides: Any,
+    ) -> None:
+        if not patience > 0:
+            raise ValueError(f"patience is {patience}; it must be more than 0 seconds")
+        world = World(carrier.ranks, lnc, target, settings, **overrides)
+        if not world.settings.numerics:
+            raise ValueError("settings are without numerics; ranks that run apart compute values")
+        self.carrier = carrier
+        self.lnc = lnc
+        self.settings = world.settings
+        self.patience = patience
+
+    def run(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel with these arguments on this rank, while the others run it on theirs.
+
+        Returns:
+            What the kernel returned, as arrays.
+
+        Raises:
+            NkiPeerError: another rank has failed, or nothing is heard of it; the text says which.
+            NkiMismatchError: the ranks disagree about a collective.
+            NkiError: whatever the kernel does that the hardware does not take.
+        """
+        peers = Peers(self.carrier, self.patience)
+        on_cores = _on_cores(kernel, self.lnc)
+        (found,), _ = launch(on_cores, self.settings, peers.ranks, [(args, kwargs)], peers=peers)
+        return found
+
+
+def _on_cores(kernel: Any, lnc: int) -> Kernel:
+    known = as_kernel(kernel)
+    if known.grid and known.lnc != lnc:
+        raise NkiValidationError(
+            f"the kernel is launched with [{known.lnc}] in a world of lnc {lnc}"
+        )
+    return known if known.grid or lnc == 1 else known[lnc]
 
 
 def _arguments(entry: Any, rank: int) -> Arguments:
@@ -158,17 +215,21 @@ def launch(
     arguments: Sequence[Arguments],
     *,
     fits: bool = True,
+    peers: Peers | None = None,
 ) -> tuple[list[Any], Trace]:
-    """Run a kernel on every core of every rank; the results of each rank, and the trace.
+    """Run a kernel on every core of every rank that is here; the results of each, and the trace.
 
     Args:
+        ranks: of the run; all are here, or with `peers` one of them.
+        arguments: of each rank that is here.
+        peers: the ranks that are not.
         fits: whether to look that the tensors fit, which `report.make` does as well.
 
     Raises:
         NkiCapacityError: the tensors of a core do not fit.
         NkiError: whatever the kernel does that the hardware does not take.
     """
-    run = Run(settings, ranks, kernel.lnc, kernel.grid)
+    run = Run(settings, ranks, kernel.lnc, kernel.grid, peers)
     try:
         results = run.execute(kernel.function, arguments)
         trace = run.trace()

@@ -20,11 +20,13 @@ _NOTHING = nullcontext()
 
 class Watch:
     """The race detectors of a run: one for the permutes of each core, one for the shared HBM of
-    each rank."""
+    each of its ranks."""
 
-    def __init__(self, ranks: int, lnc: int) -> None:
-        self._in_flight = [InFlight() for _ in range(ranks * lnc)]
-        self._shared = [SharedWrites(lnc) for _ in range(ranks)] if lnc > 1 else []
+    def __init__(self, ranks: Sequence[int], lnc: int) -> None:
+        self._in_flight = {
+            rank * lnc + number: InFlight() for rank in ranks for number in range(lnc)
+        }
+        self._shared = {rank: SharedWrites(lnc) for rank in ranks} if lnc > 1 else {}
 
     def look(self, core: Core, instruction: Instruction) -> None:
         """Look at an instruction that is no collective."""
@@ -77,8 +79,8 @@ class Watch:
 
     def finish(self, cores: Sequence[Core]) -> None:
         """All cores have ended; `cores` has the first one of each rank."""
-        for core, shared in zip(cores, self._shared, strict=False):
-            _report(core, "core_race", shared.finish())
+        for core in cores if self._shared else ():
+            _report(core, "core_race", self._shared[core.rank].finish())
 
 
 def as_touched(
