@@ -3,9 +3,9 @@
     python3.11 build-support/try_wheels.py
 
 Needs the wheels in dist/ (`./pants package ::`). Each environment is made anew in a temporary
-folder, with third-party packages at the locked versions. nkisim and wantrn-kernels are each
-installed alone; then wantrn-model with the other wheels at hand, and wantrn-serving on top of it. A
-README's promise is its first Python block, which must run as it stands.
+folder, with third-party packages at the locked versions. nkisim, wantrn-kernels and wantrn-parallel
+are each installed alone; then wantrn-model with the other wheels at hand, and wantrn-serving on top
+of it. A README's promise is its first Python block, which must run as it stands.
 """
 
 from __future__ import annotations
@@ -112,6 +112,12 @@ def main() -> None:
         environment = Environment(Path(tmp) / "kernels")
         environment.install("--find-links", str(ROOT / "dist"), str(wheel("wantrn_kernels")))
         environment.run_readme("kernels")
+    with tempfile.TemporaryDirectory() as tmp:
+        print("wantrn-parallel alone, and its command", flush=True)
+        environment = Environment(Path(tmp) / "parallel")
+        environment.install(str(wheel("wantrn_parallel")))
+        environment.run_readme("parallel")
+        environment.run("python", "-m", "wantrn.parallel", "layout", "--tp", "2", "--ring", "2")
     with tempfile.TemporaryDirectory() as tmp:
         print("wantrn-model with its first-party wheels", flush=True)
         environment = Environment(Path(tmp) / "model")

@@ -96,21 +96,37 @@ def test_a_change_in_model_reaches_what_stands_on_it(repository: Path) -> None:
     for reached in ("packages/model", "packages/serving", "tests/integration"):
         assert any(re.match(rf"{reached}[/:]", address) for address in changed), reached
     assert "tests/integration/test_versions.py:tests" in changed
-    assert not [address for address in changed if address.startswith("packages/kernels")]
+    for below in ("packages/kernels", "packages/parallel"):
+        assert not [address for address in changed if address.startswith(below)]
+
+
+@pytest.mark.parametrize("package", ["model", "serving"])
+def test_model_and_serving_may_import_parallel(repository: Path, package: str) -> None:
+    module = f"packages/{package}/src/wantrn/{package}/__init__.py"
+    with appended(repository / module, "import wantrn.parallel.degrees"):
+        result = pants(repository, "dependencies", module)
+    assert result.returncode == 0, result.stderr
+    assert "packages/parallel/src/wantrn/parallel/degrees.py" in result.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
     ("package", "imported"),
-    [("kernels", "model"), ("serving", "kernels")],
-    ids=["upward", "past a layer"],
+    [
+        ("kernels", "wantrn/model"),
+        ("serving", "wantrn/kernels"),
+        ("parallel", "wantrn/kernels"),
+        ("parallel", "nkisim"),
+        ("kernels", "wantrn/parallel"),
+    ],
 )
 def test_an_import_across_the_layers_is_denied(
     repository: Path, package: str, imported: str
 ) -> None:
+    """Upward, past a layer, or from one of two that stand side by side."""
     module = f"packages/{package}/src/wantrn/{package}/__init__.py"
-    with appended(repository / module, f"import wantrn.{imported}"):
+    with appended(repository / module, f"import {imported.replace('/', '.')}"):
         result = pants(repository, "dependencies", module)
     assert result.returncode != 0
     assert "DependencyRuleActionDeniedError" in result.stderr
     assert module in result.stderr
-    assert f"packages/{imported}/src/wantrn/{imported}/__init__.py" in result.stderr
+    assert f"packages/{Path(imported).name}/src/{imported}/__init__.py" in result.stderr

@@ -10,6 +10,7 @@ import pytest
 import nkisim
 import wantrn.kernels
 import wantrn.model
+import wantrn.parallel
 import wantrn.serving
 
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
@@ -17,6 +18,7 @@ VERSIONS = {
     "kernels": wantrn.kernels.__version__,
     "model": wantrn.model.__version__,
     "nkisim": nkisim.__version__,
+    "parallel": wantrn.parallel.__version__,
     "serving": wantrn.serving.__version__,
 }
 

@@ -179,7 +179,7 @@ def test_the_command_draws_the_layout() -> None:
     assert (result.returncode, result.stderr) == (0, "")
     degrees = Degrees(tp=4, ring=8, cfg=2)
     assert result.stdout == str(Picture(degrees, Layout.arithmetic(degrees)))
-    assert result.stdout.startswith("tp 4 x ring 8 x cfg 2 = 64 ranks\n")
+    assert result.stdout.startswith("tp 4 x ring 8 x cfg 2 = 64 ranks, in brackets\n")
     assert len(table(result.stdout)) == 64
 
 

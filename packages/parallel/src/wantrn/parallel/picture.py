@@ -62,7 +62,7 @@ class Picture:
         degrees, world = self.degrees, self.degrees.world
         axes = [f"{axis} {getattr(degrees, axis)}" for axis in self._split(*Axis)]
         ranks = "1 rank" if world == 1 else f"{world} ranks"
-        yield f"{' x '.join(axes)} = {ranks}" if axes else ranks
+        yield f"{' x '.join(axes)} = {ranks}, in brackets" if axes else f"{ranks}, in brackets"
         if degrees.sequence_sharding:
             yield "sequence sharding: ranks of tp share norms and residuals by tokens"
         if self.heads is not None:
