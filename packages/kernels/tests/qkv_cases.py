@@ -13,13 +13,16 @@ from torch import Tensor
 from nkisim import World
 from nkisim.settings import Rules, Settings
 from wantrn.kernels.qkv import (
+    RMS_ALL_HEADS,
     Options,
     Plan,
     Sizes,
     best_plan,
+    cached_reference,
     projected_reference,
     qkv_cte,
     qkv_reference,
+    squared_sums_reference,
 )
 from wantrn.kernels.qkv.options import sizes_of
 from wantrn.kernels.qkv.wan_calls import Call, arguments_of_call, sizes_of_call
@@ -27,6 +30,9 @@ from wantrn.kernels.row_mx import ChannelWeight, quantize_rows
 
 # nothing doubtful either: unwritten bytes, buffers that overlap, cores that touch the same bytes
 STRICT = Rules.all("error")
+
+# `(of Q, of K)`, which is None where there is no K
+Pair = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,12 @@ class Case:
     weights: list[Tensor]
     weight_scales: list[Tensor | None]
     biases: list[Tensor | None]
-    gammas: list[tuple[Tensor, Tensor | None] | None]
+    gammas: list[Pair | None]
     angles: tuple[Tensor, Tensor] | None
+    betas: list[Pair | None]
+    # of each rank, as they are before the call; none, or one for each
+    caches: list[tuple[Tensor, Tensor]]
+    slots: Tensor | None
 
     def sizes(self) -> Sizes:
         return sizes_of(
@@ -48,6 +58,9 @@ class Case:
             self.biases[0],
             self.gammas[0] is not None,
             self.angles is not None,
+            self.betas[0] is not None,
+            bool(self.caches),
+            self.slots is not None,
         )
 
     def arguments(self, plan: Plan) -> list[tuple[Any, ...]]:
@@ -63,15 +76,27 @@ class Case:
                 *(self.gammas[rank] or (None, None)),
                 cos,
                 sin,
+                *(self.betas[rank] or (None, None)),
+                *self._caches_of(rank),
+                self.slots,
             )
             for rank in range(len(self.weights))
         ]
 
+    def _caches_of(self, rank: int) -> tuple[Tensor | None, Tensor | None]:
+        """Copies, for the kernel writes to them."""
+        if not self.caches:
+            return None, None
+        k, v = self.caches[rank]
+        return k.clone(), v.clone()
+
     def run(self, lnc: int = 1, target: str = "gen4", plan: Plan | None = None) -> list[Tensor]:
-        """What the kernel returns on each rank."""
+        """What the kernel returns, of all ranks one after the other."""
         world = World(len(self.weights), lnc, target, rules=STRICT)
         chosen = plan or best_plan(self.sizes(), lnc, Settings().changed(target=target).target)
-        found: list[Tensor] = world.run(qkv_cte, self.arguments(chosen))
+        found: list[Tensor] = []
+        for results in world.run(qkv_cte, self.arguments(chosen)):
+            found += results if isinstance(results, tuple) else [results]
         return found
 
     def expected(self) -> list[Tensor]:
@@ -82,7 +107,17 @@ class Case:
                 self.weights, self.weight_scales, self.biases, strict=True
             )
         ]
-        return qkv_reference(projected, self.options, self.gammas, self.angles)
+        rows = qkv_reference(projected, self.options, self.gammas, self.angles, self.betas)
+        found: list[Tensor] = []
+        for rank, row in enumerate(rows):
+            found += (
+                cached_reference(row, self.options, *self.caches[rank], self.slots)
+                if self.caches
+                else (row,)
+            )
+            if self.options.squared_sums:
+                found.append(squared_sums_reference(projected[rank], self.options))
+        return found
 
 
 def random_case(
@@ -94,9 +129,16 @@ def random_case(
     rope: bool = True,
     bias: torch.dtype | None = torch.bfloat16,
     ranks: int = 1,
+    beta: bool = False,
+    caches: str = "",
     seed: int = 0,
 ) -> Case:
-    """Random numbers of sizes as a checkpoint has them; `shape` is `[B, S, H]`."""
+    """Random numbers of sizes as a checkpoint has them; `shape` is `[B, S, H]`.
+
+    Args:
+        caches: `dense`: for each sequence a few rows more than it has tokens; `slots`: blocks of
+            as many rows, and each token goes to any of them; or none.
+    """
     g = torch.Generator().manual_seed(seed)
     batch, tokens, hidden = shape
     q, kv = options.heads * options.head_dim, options.kv_heads * options.head_dim
@@ -116,20 +158,29 @@ def random_case(
         None if bias is None else torch.randn(1, q + 2 * kv, generator=g).to(bias)
         for _ in range(ranks)
     ]
-    gammas: list[tuple[Tensor, Tensor | None] | None] = [None] * ranks
+    d = options.head_dim
+    widths = (q, kv) if options.norm == RMS_ALL_HEADS else (d, d if kv else 0)
+    gammas: list[Pair | None] = [None] * ranks
     if norm:
-        widths = (options.head_dim,) * 2 if options.norm_per_head else (q, kv)
-        gammas = [
-            (
-                torch.randn(1, widths[0], generator=g) + 1,
-                torch.randn(1, widths[1], generator=g) + 1 if kv else None,
-            )
-            for _ in range(ranks)
-        ]
+        gammas = [_pair(widths, g, 1.0) for _ in range(ranks)]
     angles = None
     if rope:
         angle = 6 * torch.rand(tokens, options.head_dim // 2, generator=g)
         angles = (angle.cos(), angle.sin())
+    betas: list[Pair | None] = [None] * ranks
+    if beta:
+        betas = [_pair(widths, g, 0.0) for _ in range(ranks)]
+    held: list[tuple[Tensor, Tensor]] = []
+    slots = None
+    if caches:
+        # rows of the cache of a sequence, or of a block
+        rows = (max(options.cache_starts, default=0) or 3) + tokens
+        for _ in range(ranks):
+            k, v = torch.randn(2, batch, rows, kv, generator=g).bfloat16()
+            held.append((k, v))
+        if caches == "slots":
+            order = torch.randperm(batch * rows, generator=g)[: batch * tokens]
+            slots = order.view(batch, tokens).to(torch.int32)
     return Case(
         options,
         quantize_rows(x) if packed else x.bfloat16(),
@@ -138,7 +189,15 @@ def random_case(
         biases,
         gammas,
         angles,
+        betas,
+        held,
+        slots,
     )
+
+
+def _pair(widths: tuple[int, int], g: torch.Generator, mean: float) -> Pair:
+    q = torch.randn(1, widths[0], generator=g) + mean
+    return q, torch.randn(1, widths[1], generator=g) + mean if widths[1] else None
 
 
 def specs(
@@ -156,7 +215,11 @@ def assert_within_a_rounding(found: list[Tensor], expected: list[Tensor]) -> Non
     in another order. So the unit is that of the largest value of a head.
     """
     for a, b in zip(found, expected, strict=True):
-        assert a.dtype == torch.bfloat16 and a.shape == b.shape
+        assert a.dtype == b.dtype and a.shape == b.shape
+        if a.dtype == torch.float32:
+            # sums of squares, in another order
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+            continue
         size = b.double().abs().amax(-1, keepdim=True).clamp(min=1e-30)
         error = (a.double() - b.double()).abs() / size
         assert float(error.max()) <= 2.0**-7, float(error.max())

@@ -10,13 +10,14 @@ from qkv_cases import assert_within_a_rounding, random_case
 from statements import assert_rounds_to, rotate_heads
 
 from wantrn.kernels import ops
-from wantrn.kernels.qkv import Options
+from wantrn.kernels.qkv import LAYER_PER_HEAD, Options
+from wantrn.kernels.qkv.options import NORMS
 from wantrn.kernels.row_mx import dequantize_rows, from_kernel_layout
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=160, deadline=None)
 @given(
     batch=st.integers(1, 2),
     tokens=st.sampled_from([1, 2, 97, 128, 129, 200, 255, 257, 300]),
@@ -24,7 +25,10 @@ BF16, FP32 = torch.bfloat16, torch.float32
     heads=st.sampled_from([(1, 0), (2, 2), (3, 1), (5, 0), (9, 2)]),
     head_dim=st.sampled_from([16, 64, 128]),
     packed=st.booleans(),
-    epilogue=st.tuples(st.sampled_from(["no norm", "norm", "norm per head"]), st.booleans()),
+    norm=st.sampled_from(["", "biased", *NORMS]),
+    rope=st.booleans(),
+    squared_sums=st.booleans(),
+    caches=st.sampled_from(["", "dense", "slots"]),
     bias=st.sampled_from([None, BF16, FP32]),
     heads_first=st.booleans(),
     lnc=st.sampled_from([1, 2]),
@@ -37,22 +41,34 @@ def test_any_call(
     heads: tuple[int, int],
     head_dim: int,
     packed: bool,
-    epilogue: tuple[str, bool],
+    norm: str,
+    rope: bool,
+    squared_sums: bool,
+    caches: str,
     bias: torch.dtype | None,
     heads_first: bool,
     lnc: int,
     seed: int,
 ) -> None:
-    norm, rope = epilogue
-    per_head = norm == "norm per head"
-    options = Options(*heads, head_dim, 1e-5, heads_first, norm_per_head=per_head)
+    caches = caches if heads[1] else ""
+    options = Options(
+        *heads,
+        head_dim,
+        1e-5,
+        heads_first,
+        norm=norm if norm in NORMS else LAYER_PER_HEAD,
+        squared_sums=squared_sums,
+        cache_starts=(5, 2)[:batch] if caches == "dense" else (),
+    )
     case = random_case(
         (batch, tokens, hidden),
         options,
         packed=packed,
-        norm=norm != "no norm",
+        norm=norm != "",
         rope=rope,
         bias=bias,
+        beta=norm == "biased",
+        caches=caches,
         seed=seed,
     )
     assert_within_a_rounding(case.run(lnc), case.expected())

@@ -8,7 +8,14 @@ from qkv_cases import specs
 from nkisim import World, lint
 from nkisim.enums import MemoryRegion
 from nkisim.trace import Instruction
-from wantrn.kernels.qkv import Options, Plan, candidates, qkv_cte
+from wantrn.kernels.qkv import (
+    LAYER_PER_HEAD,
+    RMS_PER_HEAD,
+    Options,
+    Plan,
+    candidates,
+    qkv_cte,
+)
 from wantrn.kernels.sbuf import named
 
 
@@ -69,7 +76,7 @@ def test_without_a_rotation_one_operation_is_left() -> None:
 @pytest.mark.parametrize("heads", [2, 12])
 def test_a_norm_of_single_heads_takes_two_wide_operations_more(heads: int) -> None:
     """Sums of all heads at once, and the row times all factors; what multiplies tables is small."""
-    plan, instructions = issued(600, Options(heads, 0, 64, norm_per_head=True))
+    plan, instructions = issued(600, Options(heads, 0, 64, norm=RMS_PER_HEAD))
     wide = heads * 64
     for op, module, count in (
         ("activation", "heads", 1),
@@ -79,6 +86,18 @@ def test_a_norm_of_single_heads_takes_two_wide_operations_more(heads: int) -> No
         found = [i for i in of(instructions, op, module) if i.reads[0].elements == wide]
         assert len(found) == count * plan.tiles
     assert len(of(instructions, "tensor_tensor", "finish")) == 4 * plan.tiles
+
+
+@pytest.mark.parametrize("rope", [False, True])
+def test_a_layer_norm_takes_two_wide_operations_more_than_that(rope: bool) -> None:
+    """The sum of each head, and the row less its means."""
+    wide = 4 * 64
+    counts = []
+    for norm in (RMS_PER_HEAD, LAYER_PER_HEAD):
+        plan, instructions = issued(600, Options(4, 0, 64, norm=norm), rope=rope)
+        found = [i for i in instructions if "heads.py" in i.location]
+        counts.append(sum(i.reads[0].elements == wide for i in found) / plan.tiles)
+    assert counts[1] == counts[0] + 2
 
 
 @pytest.mark.parametrize("tokens", [100, 5000])

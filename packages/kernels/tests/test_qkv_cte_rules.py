@@ -11,7 +11,15 @@ import torch
 
 import nkisim
 from nkisim.enums import NcVersion
-from wantrn.kernels.qkv import Options, best_plan, candidates, qkv_cte, refusal
+from wantrn.kernels.qkv import (
+    LAYER_PER_HEAD,
+    RMS_PER_HEAD,
+    Options,
+    best_plan,
+    candidates,
+    qkv_cte,
+    refusal,
+)
 from wantrn.kernels.qkv.options import Sizes
 
 BF16, FP32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -49,6 +57,14 @@ def test_the_call_that_is_changed_is_correct() -> None:
         (Options(2, -1, 16), "kv_heads -1"),
         (Options(2, 1, 129), "head_dim is 129; it must be 1 to 128"),
         (Options(2, 1, 16, 0.0), "eps is 0.0; it must be positive and finite"),
+        (
+            Options(2, 1, 16, norm="layer"),
+            "norm is 'layer'; it must be rms_all_heads, rms_per_head or layer_per_head",
+        ),
+        (
+            Options(2, 1, 16, cache_starts=(1, 2)),
+            r"cache_starts is \(1, 2\); without k_cache and v_cache it must be \(\)",
+        ),
         (
             Options(2, 1, 16, replica_groups=[[0, 1]]),  # type: ignore[arg-type]
             r"replica_groups is \[\[0, 1\]\]; it must be a tuple of tuples of ranks",
@@ -106,7 +122,7 @@ def test_options(options: Options, text: str) -> None:
         (False, {"k_gamma": None}, "k_gamma must be given exactly where q_gamma is and there is"),
         (
             False,
-            {"options": Options(2, 1, 16, norm_per_head=True)},
+            {"options": Options(2, 1, 16, norm=RMS_PER_HEAD)},
             r"q_gamma is \[1, 32\]; it must be \[1, 16\]",
         ),
         (
@@ -129,6 +145,120 @@ def test_options(options: Options, text: str) -> None:
 def test_tensors(packed: bool, changed: dict[str, Any], text: str) -> None:
     with pytest.raises(AssertionError, match=text):
         call(packed=packed, **changed)
+
+
+def layered(kv_heads: int = 1, norm: str = LAYER_PER_HEAD, **changed: Any) -> None:
+    """A correct call with a LayerNorm, but for what is changed."""
+    vectors = dict.fromkeys(("q_gamma", "k_gamma", "q_beta", "k_beta"), torch.ones(1, 16))
+    sizes = replace(SIZES, norm=False, per_head=True, centred=True, shifted=True)
+    call(Options(2, kv_heads, 16, norm=norm), **{**vectors, "plan": best_plan(sizes), **changed})
+
+
+def test_the_layer_norm_that_is_changed_is_correct() -> None:
+    layered()
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"norm": RMS_PER_HEAD}, "q_beta and k_beta are for a norm 'layer_per_head'; there is"),
+        ({"k_beta": None}, "k_beta must be given exactly where q_beta is and there is a K"),
+        ({"q_beta": None}, "k_beta must be given exactly where q_beta is and there is a K"),
+        ({"q_beta": torch.ones(1, 32)}, r"q_beta is \[1, 32\]; it must be \[1, 16\]"),
+        ({"k_beta": torch.ones(16)}, r"k_beta is \[16\]; it must be \[1, 16\]"),
+        ({"k_beta": torch.ones(1, 16, dtype=BF16)}, "k_beta is .*bfloat16; it must be float32"),
+        ({"k_gamma": torch.ones(1, 32)}, r"k_gamma is \[1, 32\]; it must be \[1, 16\]"),
+        ({"q_beta": None, "k_beta": None}, "the plan is for .*shifted=True.*has .*shifted=False"),
+        (
+            {"q_gamma": None, "k_gamma": None},
+            "q_beta and k_beta are for a norm 'layer_per_head'; there is another one, or none",
+        ),
+    ],
+)
+def test_layer_norms(changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        layered(**changed)
+
+
+def cached(starts: Any = (), slots: Any = None, plan: Any = None, **changed: Any) -> None:
+    """A correct call with caches, but for what is changed."""
+    caches = {name: torch.zeros(2, 6, 16, dtype=BF16) for name in ("k_cache", "v_cache")}
+    sizes = replace(SIZES, cached=True, mapped=slots is not None)
+    call(
+        Options(2, 1, 16, cache_starts=starts),
+        **{"plan": best_plan(sizes), "slot_mapping": slots, **caches, **changed},
+    )
+
+
+SLOTS = torch.arange(8, dtype=torch.int32).view(2, 4)
+
+
+def test_the_caches_that_are_changed_are_correct() -> None:
+    cached()
+    cached((2, 0))
+    cached(slots=SLOTS)
+    cached(slots=SLOTS, **dict.fromkeys(("k_cache", "v_cache"), torch.zeros(5, 2, 16).to(BF16)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"k_cache": None}, "k_cache and v_cache must be given together"),
+        ({"v_cache": None}, "k_cache and v_cache must be given together"),
+        (
+            {"k_cache": None, "v_cache": None, "slots": SLOTS},
+            "slot_mapping must be given with k_cache and v_cache only",
+        ),
+        (
+            {"k_cache": torch.zeros(2, 6, 32, dtype=BF16)},
+            r"k_cache is \[2, 6, 32\]; it must be \[., ., 16\]",
+        ),
+        (
+            {"v_cache": torch.zeros(2, 96, dtype=BF16)},
+            r"v_cache is \[2, 96\]; it must be \[., ., 1",
+        ),
+        ({"v_cache": torch.zeros(2, 6, 16)}, "v_cache is .*float32; it must be bfloat16"),
+        (
+            {"v_cache": torch.zeros(2, 7, 16, dtype=BF16)},
+            r"v_cache is \[2, 7, 16\]; it must be as k_cache, \[2, 6, 16\]",
+        ),
+        (
+            dict.fromkeys(("k_cache", "v_cache"), torch.zeros(3, 6, 16, dtype=BF16)),
+            r"k_cache is \[3, 6, 16\]; it must be of 2 sequences, as x",
+        ),
+        (
+            dict.fromkeys(("k_cache", "v_cache"), torch.zeros(2, 3, 16, dtype=BF16)),
+            r"k_cache is \[2, 3, 16\]; it must have a row for each of 4 tokens",
+        ),
+        ({"starts": (0,)}, r"cache_starts is \(0,\); it must have a start for each of 2 sequences"),
+        ({"starts": (0, 3)}, r"cache_starts is \(0, 3\); each must be 0 to 2 for rows to be in"),
+        ({"starts": (-1, 0)}, r"cache_starts is \(-1, 0\); each must be 0 to 2"),
+        ({"starts": (0.5, 0)}, r"cache_starts is \(0.5, 0\); it must be a tuple of integers"),
+        (
+            {"starts": (1, 1), "slots": SLOTS},
+            r"cache_starts is \(1, 1\); with slot_mapping",
+        ),
+        ({"slots": SLOTS[:1]}, r"slot_mapping is \[1, 4\]; it must be \[2, 4\]"),
+        ({"slots": SLOTS.float()}, "slot_mapping is .*float32; it must be int32"),
+    ],
+)
+def test_caches(changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        cached(**changed)
+
+
+def test_caches_without_a_k() -> None:
+    changed: dict[str, Any] = dict.fromkeys(("k_cache", "v_cache"), torch.zeros(2, 6, 16).to(BF16))
+    with pytest.raises(AssertionError, match="kv_heads is 0; with k_cache and v_cache it must be"):
+        call(Options(4, 0, 16), q_gamma=torch.ones(1, 64), k_gamma=None, **changed)
+
+
+@pytest.mark.parametrize("slot", [-1, 12])
+def test_a_slot_out_of_range(slot: int) -> None:
+    slots = SLOTS.clone()
+    slots[1, 2] = slot
+    with pytest.raises(nkisim.NkiValidationError, match=f"is {slot}; it must be in 0..11"):
+        cached(slots=slots)
 
 
 def test_an_odd_head_cannot_be_rotated() -> None:

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from wantrn.kernels.qkv.options import Sizes
 from wantrn.kernels.qkv.plan import Choice, Plan, columns_of, groups_of
-from wantrn.kernels.qkv.slabs import TILE, alike_segments, later_segments, slabs_of
+from wantrn.kernels.qkv.slabs import (
+    TILE,
+    alike_segments,
+    later_segments,
+    slabs_of,
+    summed_segments,
+)
 from wantrn.kernels.sbuf import Buffer, placed
 
 # an all-reduce of SBUF fails with fewer columns (observed in vllm-omni-neuron)
 MIN_REDUCED = 512
 # neutral block scales: as many as a matmul has columns
 NEUTRAL_COLUMNS = 512
+# rows of caches for the tokens of a tile, loaded when it is stored
+ROW_SLOTS = 4
 
 
 def plan_of(sizes: Sizes, choice: Choice, tiles: int, sbuf_limit: int) -> Plan:
@@ -28,11 +36,18 @@ def plan_of(sizes: Sizes, choice: Choice, tiles: int, sbuf_limit: int) -> Plan:
     """
     groups, later = groups_of(sizes, choice.group_slabs)
     widths = [columns_of(slabs_of(sizes), group) for group in groups]
+    last = len(groups) - 1
     wanted = _streamed(sizes, choice, tiles, widths, later)
     if later:
-        last = len(groups) - 1
         wanted += _norm(sizes, choice, tiles, last, later, max(widths[:later]))
         wanted += _finish(sizes, choice, tiles, last, later - 1)
+    else:
+        wanted += _squares(sizes, tiles, last)
+    if sizes.squared_sums:
+        segments = len(summed_segments(sizes))
+        wanted.append(Buffer("totals", 4 * segments, min(tiles, 2), last, last))
+    if sizes.mapped:
+        wanted.append(Buffer("row_slots", 4, min(tiles, ROW_SLOTS), 0, last))
     return Plan(sizes, tiles, choice, groups, later, placed(wanted), sbuf_limit)
 
 
@@ -74,21 +89,34 @@ def _norm(
     # the factor of each token and segment, and its negative
     found = [Buffer("factors", 2 * 4 * columns, 1, 0, last)]
     if not sizes.norm:
-        return found
-    slabs = [slab for slab in slabs_of(sizes) if slab.segment.finished_later]
+        return found + _squares(sizes, tiles, last)
     turn = later - 1
     # without an exchange, tiles are summed one by one when they are finished
     summed = turn if sizes.ranks > 1 else last
     reduced = max(columns, MIN_REDUCED) if sizes.ranks > 1 else columns
-    found += [
-        Buffer("gamma", 4 * widest, min(later, 2), 0, turn),
-        Buffer("squares", 2 * max(slab.width for slab in slabs), 1, 0, turn),
-        Buffer("partials", 4 * len(slabs) * tiles, 1, 0, summed),
-        Buffer("sums", 4 * reduced, 1, 0, summed),
-    ]
+    found.append(Buffer("gamma", 4 * widest, min(later, 2), 0, turn))
+    if sizes.squared_sums:
+        found += _squares(sizes, tiles, last)
+    else:
+        found += _squares(sizes, tiles, summed, turn)
+    found.append(Buffer("sums", 4 * reduced, 1, 0, summed))
     if sizes.ranks > 1:
         found.append(Buffer("all_sums", 4 * reduced, 1, turn, turn))
     return found
+
+
+def _squares(sizes: Sizes, tiles: int, last: int, squared: int | None = None) -> list[Buffer]:
+    """The squares of a slab, which nobody reads, and their sums, which are read up to group `last`;
+    `squared`: the last group with columns that are summed, if it is not that one."""
+    segments = summed_segments(sizes)
+    slabs = [slab for slab in slabs_of(sizes) if slab.segment.number < len(segments)]
+    if not slabs:
+        return []
+    widest = max(slab.width for slab in slabs)
+    return [
+        Buffer("squares", 2 * widest, 1, 0, last if squared is None else squared),
+        Buffer("partials", 4 * len(slabs) * tiles, 1, 0, last),
+    ]
 
 
 def _finish(sizes: Sizes, choice: Choice, tiles: int, last: int, turn: int) -> list[Buffer]:
@@ -112,4 +140,8 @@ def _finish(sizes: Sizes, choice: Choice, tiles: int, last: int, turn: int) -> l
         rows = len(later_segments(sizes))
         found.append(Buffer("head_factors", 4 * heads, slots, turn, last))
         found.append(Buffer("head_gamma", 4 * rows * sizes.head_dim, 1, 0, last))
+        if sizes.centred:
+            found.append(Buffer("head_means", 4 * heads, slots, turn, last))
+        if sizes.shifted:
+            found.append(Buffer("head_beta", 4 * rows * sizes.head_dim, 1, 0, last))
     return found

@@ -15,7 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
-from wantrn.kernels.qkv.heads import head_gamma, normalise_heads, weigh_tables
+from wantrn.kernels.qkv.heads import (
+    head_vectors,
+    normalise_heads,
+    weigh_heads,
+    weigh_tables,
+)
 from wantrn.kernels.qkv.slabs import Segment, TokenTile, alike_segments
 from wantrn.kernels.qkv.sums import Sums
 
@@ -50,15 +55,20 @@ def _finish_wide(x: Any, alike: list[Segment], angles: Any, tile: TokenTile, sum
     crossed = memory.crossed.take()[0:rows, 0 : segments * heads * d].reshape_dim(1, shape)
     source: Any = x
     gamma: Any = None
+    beta: Any = None
     if sums.plan.sizes.per_head:
         normalise_heads(straight, x, crossed, sums)
-        source, gamma = straight, head_gamma(alike, rows, sums)
+        source, gamma = straight, head_vectors(memory.head_gamma, alike, rows, d)
+    if sums.plan.sizes.shifted:
+        beta = head_vectors(memory.head_beta, alike, rows, d)
     if angles == None:
-        weight = gamma.expand_dim(2).broadcast(2, heads)
-        nisa.tensor_tensor(x, source, weight, nl.multiply)
+        weigh_heads(x, source, gamma, beta)
         return
     tables = _tables(alike, angles, tile, sums)
-    if gamma != None:
+    if beta != None:
+        # what is added is rotated too
+        weigh_heads(source, source, gamma, beta)
+    elif gamma != None:
         weigh_tables(tables, gamma)
     _rotate(x, source, tables, straight, crossed)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from wantrn.kernels.nki import jit, nisa, nl
+from wantrn.kernels.qkv.caches import Caches
 from wantrn.kernels.qkv.finish import finish_rows
 from wantrn.kernels.qkv.loads import (
     Group,
     Inputs,
     load_angles,
-    load_head_gamma,
+    load_head_vectors,
     load_tokens,
     load_vectors,
     load_weights,
@@ -23,11 +24,20 @@ from wantrn.kernels.qkv.plan import AHEAD, Plan
 from wantrn.kernels.qkv.project import evict, multiply
 from wantrn.kernels.qkv.rules import (
     broken_by_angles,
+    broken_by_caches,
     broken_by_operands,
     broken_by_options,
+    broken_by_shifts,
     broken_by_vectors,
 )
-from wantrn.kernels.qkv.slabs import TILE, TokenTile, slabs_of, tile_count, tiles_of
+from wantrn.kernels.qkv.slabs import (
+    TILE,
+    TokenTile,
+    segments_of,
+    slabs_of,
+    tile_count,
+    tiles_of,
+)
 from wantrn.kernels.qkv.store import Output, later_heads
 from wantrn.kernels.qkv.sums import Sums
 from wantrn.kernels.row_mx import NEUTRAL_SCALE
@@ -59,7 +69,7 @@ class Core(nl.NKIObject):
         if later:
             self.sums.begin()
         if self.plan.sizes.per_head:
-            load_head_gamma(self.inputs, self.plan.sizes, self.memory)
+            load_head_vectors(self.inputs, self.plan.sizes, self.memory)
         if self.plan.sizes.packed:
             nisa.memset(self.memory.neutral.at(0), NEUTRAL_SCALE)
         for group in self.groups:
@@ -140,6 +150,8 @@ class Core(nl.NKIObject):
             dst = row[:, at : at + slab.width // sizes.head_dim, :]
             evict(dst, psum, row_scale, self.sums.partial(slab, tile), group, slab, memory)
         self.output.end_row(group, tile, row)
+        if sizes.squared_sums and group.number == len(self.groups) - 1:
+            self.output.store_sums(tile, self.sums.totals(tile))
 
     def finish_what_is_due(self, group: Group) -> None:
         """Finish the tiles whose time has come: from the last group that completes rows on, or from
@@ -179,6 +191,11 @@ def qkv_cte(
     k_gamma: Any = None,
     cos: Any = None,
     sin: Any = None,
+    q_beta: Any = None,
+    k_beta: Any = None,
+    k_cache: Any = None,
+    v_cache: Any = None,
+    slot_mapping: Any = None,
 ) -> Any:
     """Project tokens to Q, K and V; normalise Q and K over all heads of all ranks, and rotate them.
 
@@ -189,8 +206,13 @@ def qkv_cte(
         c, s = cos * inv, sin * inv
         q_lo, q_hi = q_lo * c - q_hi * s, q_hi * c + q_lo * s
 
-    A norm of single heads, `options.norm_per_head`, is computed from `bf16(q)`, by whose weight
-    `cos` and `sin` are multiplied instead.
+    A norm of single heads is computed from `q = bf16(q)`, each head by itself; that of
+    `LAYER_PER_HEAD` from `q - mean(q)`. Its weight multiplies `cos` and `sin`; where it has a bias,
+    or nothing is rotated, `q`, before the rotation.
+
+    With caches, K and V go there when they are finished, and the result is Q alone. Token `s` of
+    sequence `b` goes to row `options.cache_starts[b] + s` of cache `b`, or to row
+    `slot_mapping[b, s]` of all blocks; no other row changes. No two tokens may have the same slot.
 
     Args:
         x: `[B, S, H]` bf16, or packed rows `[B, S, H + 4]` float8_e4m3fn; `H` a multiple of 128.
@@ -201,17 +223,26 @@ def qkv_cte(
             changes the time and no bit of the result.
         weight_scales: `[1, I]` fp32, exactly with FP8.
         bias: `[1, I]` fp32 or bf16.
-        q_gamma: `[1, heads * head_dim]` fp32, the weight of the norm, or `[1, head_dim]` with
-            `options.norm_per_head`; without it there is no norm.
+        q_gamma: `[1, heads * head_dim]` fp32, the weight of the norm, or `[1, head_dim]` if that is
+            of single heads; without it there is no norm.
         k_gamma: `[1, kv_heads * head_dim]` or `[1, head_dim]`, with `q_gamma` if there is a K.
         cos, sin: `[S, head_dim / 2]` fp32, one value a rotated pair: channels `j` and `j + D/2` of
             a head. Without them nothing is rotated.
+        q_beta, k_beta: `[1, head_dim]` fp32, the bias of a LayerNorm; both or neither if there is a
+            K.
+        k_cache, v_cache: `[B, rows, kv_heads * head_dim]` bf16, or with `slot_mapping`
+            `[blocks, rows of a block, kv_heads * head_dim]`; written in place.
+        slot_mapping: `[B, S]` int32, 0 to `blocks * rows of a block - 1`.
 
     Returns:
-        `[B, S, I]` bf16, or `[N + 2 * kv_heads, B, S, D]` with `options.heads_first`.
+        `[B, S, I]` bf16, or `[N + 2 * kv_heads, B, S, D]` with `options.heads_first`; with caches
+        only the columns, or heads, of Q. With caches or `options.squared_sums` a tuple: that, both
+        caches if there are any, and if asked for `[B, S, segments]` fp32, sums of the squares of a
+        token's `y` over the columns of this rank: of Q, and of K and V if there are any.
 
     Raises:
         AssertionError: a rule of `wantrn.kernels.qkv.rules` is broken, or the plan is for others.
+        NkiValidationError: a slot is out of range (in the simulator).
     """
     inputs = Inputs(
         x=x,
@@ -222,13 +253,26 @@ def qkv_cte(
         k_gamma=k_gamma,
         cos=cos,
         sin=sin,
+        q_beta=q_beta,
+        k_beta=k_beta,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        slot_mapping=slot_mapping,
     )
-    out = result_of(x, checked_sizes(inputs, options, plan))
-    _run(inputs, options, plan, out)
-    return out
+    sizes = checked_sizes(inputs, options, plan)
+    found = [result_of(x, sizes)]
+    sums: Any = None
+    if sizes.cached:
+        found += [k_cache, v_cache]
+    if sizes.squared_sums:
+        shape = (x.shape[0], x.shape[1], len(segments_of(sizes)))
+        sums = nl.ndarray(shape, nl.float32, buffer=nl.shared_hbm)
+        found.append(sums)
+    _run(inputs, options, plan, found[0], sums)
+    return found[0] if len(found) == 1 else tuple(found)
 
 
-def _run(inputs: Inputs, options: Options, plan: Plan, out: Any) -> None:
+def _run(inputs: Inputs, options: Options, plan: Plan, out: Any, squared_sums: Any) -> None:
     """This core's part, if there is one."""
     sizes = plan.sizes
     tiles = tiles_of(sizes.tokens, nl.program_id(), nl.num_programs(), plan.choice.stride)
@@ -240,12 +284,17 @@ def _run(inputs: Inputs, options: Options, plan: Plan, out: Any) -> None:
         inputs.weight.dtype,
         nl.float32 if inputs.bias == None else inputs.bias.dtype,
     )
+    output = _output(out, plan, tiles, memory)
+    if sizes.squared_sums:
+        output.squared_sums = squared_sums.flatten_dims(0, 1)
+    if sizes.cached:
+        output.caches = _caches(inputs, options, memory)
     Core(
         inputs=inputs,
         plan=plan,
         memory=memory,
         sums=Sums(plan=plan, options=options, memory=memory),
-        output=_output(out, plan, tiles, memory),
+        output=output,
         tiles=tiles,
         groups=_groups(plan),
     ).run()
@@ -253,13 +302,24 @@ def _run(inputs: Inputs, options: Options, plan: Plan, out: Any) -> None:
 
 def checked_sizes(inputs: Inputs, options: Options, plan: Plan) -> Sizes:
     """The sizes of a call that keeps all rules."""
-    x, bias = inputs.x, inputs.bias
+    x, bias, slots = inputs.x, inputs.bias, inputs.slot_mapping
     problem = broken_by_options(options) or broken_by_operands(x, inputs.weight, options)
     assert problem == None, problem
-    sizes = sizes_of(x, options, bias, inputs.q_gamma != None, inputs.cos != None)
+    sizes = sizes_of(
+        x,
+        options,
+        bias,
+        norm=inputs.q_gamma != None,
+        rope=inputs.cos != None,
+        shifted=inputs.q_beta != None,
+        cached=inputs.k_cache != None,
+        mapped=slots != None,
+    )
     for problem in (
         broken_by_vectors(sizes, inputs.weight_scales, bias, inputs.q_gamma, inputs.k_gamma),
+        broken_by_shifts(sizes, inputs.q_beta, inputs.k_beta),
         broken_by_angles(sizes, x.shape[1], inputs.cos, inputs.sin),
+        broken_by_caches(x, options, inputs.k_cache, inputs.v_cache, slots),
     ):
         assert problem == None, problem
     needed = tile_count(sizes.tokens, nl.num_programs())
@@ -273,9 +333,9 @@ def checked_sizes(inputs: Inputs, options: Options, plan: Plan) -> Sizes:
 def result_of(x: Any, sizes: Sizes) -> Any:
     """The tensor of the result."""
     batch, tokens, d = x.shape[0], x.shape[1], sizes.head_dim
-    shape = [batch, tokens, sizes.width()]
+    shape = [batch, tokens, sizes.result_heads() * d]
     if sizes.heads_first:
-        shape = [sizes.width() // d, batch, tokens, d]
+        shape = [sizes.result_heads(), batch, tokens, d]
     return nl.ndarray(shape, nl.bfloat16, buffer=nl.shared_hbm)
 
 
@@ -290,6 +350,20 @@ def _output(out: Any, plan: Plan, tiles: list[TokenTile], memory: Memory) -> Out
         shape = (len(tiles) * TILE, found.later_heads, sizes.head_dim)
         found.waiting = nl.ndarray(shape, nl.bfloat16, buffer=nl.private_hbm)
     return found
+
+
+def _caches(inputs: Inputs, options: Options, memory: Memory) -> Caches:
+    slots = inputs.slot_mapping
+    if slots != None:
+        slots = slots.flatten_dims(0, 1).expand_dim(1)
+    return Caches(
+        k=inputs.k_cache,
+        v=inputs.v_cache,
+        starts=options.cache_starts,
+        slots=slots,
+        tokens=inputs.x.shape[1],
+        memory=memory,
+    )
 
 
 def _groups(plan: Plan) -> list[Group]:

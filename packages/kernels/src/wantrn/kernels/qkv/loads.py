@@ -45,6 +45,11 @@ class Inputs(nl.NKIObject):
     k_gamma: Any = None
     cos: Any = None
     sin: Any = None
+    q_beta: Any = None
+    k_beta: Any = None
+    k_cache: Any = None
+    v_cache: Any = None
+    slot_mapping: Any = None
 
 
 def open_group(group: Group, sizes: Sizes, memory: Memory) -> None:
@@ -92,13 +97,17 @@ def load_vectors(group: Group, inputs: Inputs, sizes: Sizes, memory: Memory) -> 
             _spread(group.gamma[:, at : at + slab.width], src[:, within : within + slab.width])
 
 
-def load_head_gamma(inputs: Inputs, sizes: Sizes, memory: Memory) -> None:
-    """The weights of a norm of single heads, one behind the other."""
+def load_head_vectors(inputs: Inputs, sizes: Sizes, memory: Memory) -> None:
+    """The weights of a norm of single heads, one behind the other, and its bias if it has one."""
     d = sizes.head_dim
-    dst = memory.head_gamma.at(0)
-    _spread(dst[:, 0:d], inputs.q_gamma)
-    if inputs.k_gamma != None:
-        _spread(dst[:, d : 2 * d], inputs.k_gamma)
+    pairs = [(memory.head_gamma, inputs.q_gamma, inputs.k_gamma)]
+    if sizes.shifted:
+        pairs.append((memory.head_beta, inputs.q_beta, inputs.k_beta))
+    for buffer, of_q, of_k in pairs:
+        dst = buffer.at(0)
+        _spread(dst[:, 0:d], of_q)
+        if of_k != None:
+            _spread(dst[:, d : 2 * d], of_k)
 
 
 def _spread(dst: Any, row: Any) -> None:

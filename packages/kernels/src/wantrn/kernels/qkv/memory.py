@@ -37,6 +37,10 @@ class Memory(nl.NKIObject):
     crossed: Any
     head_factors: Any = None
     head_gamma: Any = None
+    head_means: Any = None
+    head_beta: Any = None
+    totals: Any = None
+    row_slots: Any = None
     slabs: Banks
     tables: Banks
 
@@ -75,4 +79,8 @@ def allocate(plan: Plan, token_dtype: Any, weight_dtype: Any, bias_dtype: Any) -
         crossed=slots_of(found, "crossed", nl.float32, 4),
         head_factors=slots_of(found, "head_factors", nl.float32, 4),
         head_gamma=slots_of(found, "head_gamma", nl.float32, 4),
+        head_means=slots_of(found, "head_means", nl.float32, 4),
+        head_beta=slots_of(found, "head_beta", nl.float32, 4),
+        totals=slots_of(found, "totals", nl.float32, 4),
+        row_slots=slots_of(found, "row_slots", nl.int32, 4),
     )

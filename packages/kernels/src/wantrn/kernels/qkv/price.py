@@ -19,6 +19,7 @@ from wantrn.kernels.qkv.slabs import (
     depth_tiles,
     later_segments,
     slabs_of,
+    summed_segments,
 )
 
 
@@ -104,10 +105,28 @@ class Prices:
         moved = size / (m.dma_engines * m.dma_bytes_per_ns * m.dma_transpose_hbm)
         return moved + (self.transfer(TILE * 4, 4) if self.sizes.packed else 0.0)
 
-    def store(self, width: int, stride: int) -> float:
-        """DMA of a tile's columns to the result."""
-        run = 2 * (self.sizes.head_dim * stride if self.sizes.heads_first else width)
-        return self.transfer(2 * TILE * width, run)
+    def store(self, width: int, stride: int, cached: int = 0) -> float:
+        """DMA of a tile's columns to the result, `cached` of them to caches."""
+        s, found, left = self.sizes, 0.0, width - cached
+        if left:
+            run = 2 * (s.head_dim * stride if s.heads_first else left)
+            found += self.transfer(2 * TILE * left, run)
+        if cached:
+            found += self.transfer(2 * TILE * cached, 2 * (cached if stride == 1 else s.head_dim))
+        if cached and s.mapped:
+            found += self.transfer(TILE * 4, 4)
+        return found
+
+    def cached(self, first: int, width: int) -> int:
+        """How many of the columns from `first` on go to caches."""
+        if not self.sizes.cached:
+            return 0
+        return max(first + width - max(first, self.sizes.heads * self.sizes.head_dim), 0)
+
+    def sums(self) -> float:
+        """DMA of a tile's sums of squares to the result."""
+        segments = len(summed_segments(self.sizes))
+        return self.transfer(TILE * 4 * segments, 4 * segments) if self.sizes.squared_sums else 0.0
 
     def slab(self, slab: Slab) -> Work:
         """Products and eviction of one tile's slab."""
@@ -115,11 +134,12 @@ class Prices:
         issues = sum(len(runs) for runs in self.depth)
         cycles = sum(max(hi - lo, m.matmul_init_cycles) for lo, hi in slab.pieces())
         found = Work(tensor=issues * cycles / m.tensor_ghz)
-        normed = s.norm and slab.segment.finished_later
-        steps = (1 if s.packed else 0) + (1 if s.bias_bytes else 0) + (1 if normed else 0)
+        # squares are taken of what is in PSUM, so what comes out of it is one step more
+        squared = slab.segment.number < len(summed_segments(s))
+        steps = (1 if s.packed else 0) + (1 if s.bias_bytes else 0) + (1 if squared else 0)
         found.vector = max(steps, 1) * self.streamed(slab.width)
         found.scalar = (1 if s.packed else 0) * self.streamed(slab.width)
-        if normed:
+        if squared:
             found.scalar += self.streamed(slab.width + m.accumulator_cycles)
         return found
 
@@ -135,6 +155,11 @@ class Prices:
                 # squares; their sums; the row times its factors, both in SBUF
                 found.scalar += self.streamed(width)
                 found.vector += self.streamed(width) + self.streamed(2 * width)
+            if s.centred:
+                # sums again, and the row less its means
+                found.vector += self.streamed(width) + self.streamed(2 * width)
+            if s.shifted:
+                found.vector += self.streamed(2 * width) * (2 if s.rope else 1)
             if s.rope:
                 found.vector += self.streamed(width) + 2 * self.streamed(width / 2)
                 found.gpsimd += (m.gpsimd_start_cycles + 2 * width) / m.gpsimd_ghz
@@ -146,7 +171,7 @@ class Prices:
         if plan.choice.finish_slots == 1:
             # the next segment waits for the sum of this one
             found.vector += found.gpsimd
-        found.stored = self.store(columns, plan.choice.stride)
+        found.stored = self.store(columns, plan.choice.stride, self.cached(0, columns))
         if s.rope:
             found.dma += self.transfer(TILE * s.head_dim * 4, s.head_dim * 2)
         if not plan.choice.held:
@@ -204,9 +229,12 @@ def _group(prices: Prices, plan: Plan, number: int, slabs: list[Slab]) -> Work:
         found.dma += prices.weights(columns_of(slabs, plan.groups[number + 1]))
     width = columns_of(slabs, plan.groups[number])
     if number >= plan.later_groups:
-        found.stored += plan.tiles * prices.store(width, plan.choice.stride)
+        cached = prices.cached(slabs[start].first, width)
+        found.stored += plan.tiles * prices.store(width, plan.choice.stride, cached)
     elif not plan.choice.held:
         found.dma += plan.tiles * prices.transfer(2 * TILE * width, 2 * width)
+    if number == len(plan.groups) - 1:
+        found.stored += plan.tiles * prices.sums()
     return found
 
 
@@ -239,13 +267,16 @@ def _tail(prices: Prices, plan: Plan, slabs: list[Slab], spacing: float) -> floa
     work = prices.slab(slabs[-1])
     chain = work.vector + work.scalar
     width = columns_of(slabs, plan.groups[-1]) if plan.later_groups < len(plan.groups) else 0
+    cached = prices.cached(slabs[plan.groups[-1][0]].first, width)
     if plan.later_groups:
         finish = prices.finish(plan)
         chain += finish.vector + finish.gpsimd + (0.0 if prices.sizes.rope else finish.scalar)
-        width += sum(segment.width for segment in later_segments(prices.sizes))
+        later = sum(segment.width for segment in later_segments(prices.sizes))
+        cached += prices.cached(0, later)
+        width += later
     free = -plan.tiles * spacing
     for first in range(0, plan.tiles, plan.choice.stride):
         count = min(plan.choice.stride, plan.tiles - first)
         ready = chain - (plan.tiles - first - count) * spacing
-        free = max(free, ready) + count * prices.store(width, count)
+        free = max(free, ready) + count * prices.store(width, count, cached)
     return max(free, chain) + prices.machine.dma_start_ns

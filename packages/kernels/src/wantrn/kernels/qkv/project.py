@@ -66,7 +66,7 @@ def evict(
         dst: SBUF bf16 `[rows, heads, D]`.
         psum: `[TILE, SLAB]`.
         row_scale: SBUF fp32 `[rows, 1]`, or None.
-        partial: where the sum of squares goes, SBUF fp32 `[rows, 1]`; None without a norm.
+        partial: where the sum of squares goes, SBUF fp32 `[rows, 1]`; None where it is not needed.
     """
     rows = dst.shape[0]
     values = psum[0:rows, 0 : slab.width]
@@ -77,12 +77,13 @@ def evict(
         factors.append((group.channel_scales, nl.multiply))
     if group.bias != None:
         factors.append((group.bias, nl.add))
-    normed = partial != None
+    squared = partial != None
+    normed = slab.segment.finished_later and group.gamma != None
     for index, (vector, op) in enumerate(factors):
-        last = index == len(factors) - 1 and not normed
+        last = index == len(factors) - 1 and not (normed or squared)
         row = vector[0:rows, columns]
         nisa.tensor_tensor(dst if last else values, values, row, op)
-    if normed:
+    if squared:
         squares = memory.squares.at(0)[0:rows, 0 : slab.width]
         nisa.activation_reduce(
             squares,
@@ -91,6 +92,7 @@ def evict(
             reduce_op=nl.add,
             reduce_res=partial,
         )
+    if normed:
         nisa.tensor_tensor(dst, values, group.gamma[0:rows, columns], nl.multiply)
-    elif not factors:
+    elif squared or not factors:
         nisa.tensor_copy(dst, values)

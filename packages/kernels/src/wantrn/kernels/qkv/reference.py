@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wantrn.kernels.qkv.options import Options
+from wantrn.kernels.qkv.options import LAYER_PER_HEAD, RMS_ALL_HEADS, Options
 from wantrn.kernels.row_mx import ChannelWeight, row_mx_linear
 
 
@@ -24,6 +24,7 @@ def qkv_reference(
     options: Options,
     gammas: list[tuple[Tensor, Tensor | None] | None],
     angles: tuple[Tensor, Tensor] | None,
+    betas: list[tuple[Tensor, Tensor | None] | None] | None = None,
 ) -> list[Tensor]:
     """The results of all ranks among which a token's heads are spread.
 
@@ -33,16 +34,17 @@ def qkv_reference(
         gammas: for each rank `(q_gamma, k_gamma)`, or None without a norm. `k_gamma` is None
             where there is no K.
         angles: `(cos, sin)`, `[S, D / 2]`, or None without rotation.
+        betas: for each rank `(q_beta, k_beta)`, as `gammas`; or None.
 
     Returns:
-        For each rank what `qkv_cte` returns.
+        For each rank the rows that `qkv_cte` returns where there are no caches.
     """
     sums = None
     if gammas[0] is not None:
         sums = torch.stack([squares_reference(part, options) for part in projected]).sum(0)
     return [
-        finished_reference(part, options, gamma, angles, sums, len(projected))
-        for part, gamma in zip(projected, gammas, strict=True)
+        finished_reference(part, options, gamma, angles, sums, len(projected), beta)
+        for part, gamma, beta in zip(projected, gammas, betas or [None] * len(gammas), strict=True)
     ]
 
 
@@ -60,11 +62,12 @@ def finished_reference(
     angles: tuple[Tensor, Tensor] | None,
     sums: Tensor | None,
     ranks: int,
+    betas: tuple[Tensor, Tensor | None] | None = None,
 ) -> Tensor:
     """The result of one rank.
 
     Args:
-        projected, options, gammas, angles: as of `qkv_reference`, of this rank.
+        projected, options, gammas, angles, betas: as of `qkv_reference`, of this rank.
         sums: `squares_reference` of all ranks added up; None without a norm.
         ranks: among which a token's heads are spread.
     """
@@ -72,8 +75,9 @@ def finished_reference(
     for index, columns in enumerate(_later_columns(options)):
         part, inv = projected[..., columns], None
         weight = None if gammas is None else gammas[index]
-        if options.norm_per_head and weight is not None:
-            rows[..., columns] = _finished_heads(part.bfloat16(), weight[0], options, angles)
+        if options.norm != RMS_ALL_HEADS and weight is not None:
+            beta = None if betas is None else betas[index]
+            rows[..., columns] = _finished_heads(part.bfloat16(), weight, beta, options, angles)
             continue
         if weight is not None and sums is not None:
             inv = (sums[index] / (part.shape[-1] * ranks) + options.eps).rsqrt()
@@ -106,13 +110,22 @@ def _finished(
 
 
 def _finished_heads(
-    row: Tensor, gamma: Tensor, options: Options, angles: tuple[Tensor, Tensor] | None
+    row: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None,
+    options: Options,
+    angles: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
+    """`row` `[B, S, n * D]`, each head normalised by itself; gamma, beta: `[1, D]`."""
     wide = _heads(row.float(), options.head_dim)
+    if options.norm == LAYER_PER_HEAD:
+        wide = wide - wide.mean(-1, keepdim=True)
     wide = wide * (wide.square().mean(-1, keepdim=True) + options.eps).rsqrt()
+    if beta is not None:
+        wide, gamma = wide * gamma + beta, torch.ones_like(gamma)
     if angles is None:
         return (wide * gamma).flatten(-2).bfloat16()
-    low, high = gamma.chunk(2)
+    low, high = gamma.chunk(2, dim=-1)
     cos, sin = (table.unsqueeze(-2) for table in angles)
     lo, hi = wide.chunk(2, dim=-1)
     turned = (lo * (cos * low) - hi * (sin * high), hi * (cos * high) + lo * (sin * low))

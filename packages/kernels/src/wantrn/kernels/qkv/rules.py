@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wantrn.kernels.qkv.options import Options, Sizes
+from wantrn.kernels.qkv.options import LAYER_PER_HEAD, NORMS, Options, Sizes
 from wantrn.kernels.qkv.slabs import TILE
 from wantrn.kernels.row_mx import SCALE_BYTES, kernel_layout
 from wantrn.kernels.words import is_fp8, values_of
@@ -23,6 +23,8 @@ def broken_by_options(options: Options) -> Any:
         return f"head_dim is {options.head_dim}; it must be 1 to {MAX_HEAD_DIM}"
     if not 0 < options.eps < float("inf"):
         return f"eps is {options.eps}; it must be positive and finite"
+    if not any([options.norm == norm for norm in NORMS]):
+        return f"norm is {options.norm!r}; it must be {', '.join(NORMS[:-1])} or {NORMS[-1]}"
     groups = options.replica_groups
     if not isinstance(groups, tuple) or not all([isinstance(g, tuple) for g in groups]):
         return f"replica_groups is {groups!r}; it must be a tuple of tuples of ranks"
@@ -81,6 +83,24 @@ def broken_by_vectors(
     return None
 
 
+def broken_by_shifts(sizes: Sizes, q_beta: Any, k_beta: Any) -> Any:
+    """A rule about the bias of a norm of single heads."""
+    if q_beta == None and k_beta == None:
+        return None
+    if not sizes.centred:
+        return f"q_beta and k_beta are for a norm {LAYER_PER_HEAD!r}; there is another one, or none"
+    if q_beta == None or (k_beta != None) != (sizes.kv_heads > 0):
+        return "k_beta must be given exactly where q_beta is and there is a K"
+    for name, tensor in (("q_beta", q_beta), ("k_beta", k_beta)):
+        if tensor == None:
+            continue
+        if tuple(tensor.shape) != (1, sizes.head_dim):
+            return f"{name} is {list(tensor.shape)}; it must be {[1, sizes.head_dim]}"
+        if "float32" not in str(tensor.dtype):
+            return f"{name} is {tensor.dtype}; it must be float32"
+    return None
+
+
 def broken_by_angles(sizes: Sizes, positions: int, cos: Any, sin: Any) -> Any:
     """A rule about the tables of the rotation."""
     if (cos != None) != (sin != None):
@@ -95,4 +115,61 @@ def broken_by_angles(sizes: Sizes, positions: int, cos: Any, sin: Any) -> Any:
             return f"{name} is {list(tensor.shape)}; it must be {list(shape)}"
         if "float32" not in str(tensor.dtype):
             return f"{name} is {tensor.dtype}; it must be float32"
+    return None
+
+
+def broken_by_caches(
+    x: Any, options: Options, k_cache: Any, v_cache: Any, slot_mapping: Any
+) -> Any:
+    """A rule about where K and V go, beside the values of `slot_mapping`."""
+    starts = options.cache_starts
+    if (k_cache != None) != (v_cache != None):
+        return "k_cache and v_cache must be given together"
+    if k_cache == None:
+        if slot_mapping != None:
+            return "slot_mapping must be given with k_cache and v_cache only"
+        if starts != ():
+            return f"cache_starts is {starts!r}; without k_cache and v_cache it must be ()"
+        return None
+    if options.kv_heads < 1:
+        return f"kv_heads is {options.kv_heads}; with k_cache and v_cache it must be at least 1"
+    width = options.kv_heads * options.head_dim
+    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if len(tensor.shape) != 3 or tensor.shape[2] != width:
+            return f"{name} is {list(tensor.shape)}; it must be [., ., {width}]"
+        if "bfloat16" not in str(tensor.dtype):
+            return f"{name} is {tensor.dtype}; it must be bfloat16"
+    if tuple(v_cache.shape) != tuple(k_cache.shape):
+        return f"v_cache is {list(v_cache.shape)}; it must be as k_cache, {list(k_cache.shape)}"
+    if slot_mapping != None:
+        return _broken_by_slots(x, starts, slot_mapping)
+    return _broken_by_starts(x, starts, k_cache)
+
+
+def _broken_by_slots(x: Any, starts: Any, slot_mapping: Any) -> Any:
+    """With a row of the caches for each token."""
+    if starts != ():
+        return f"cache_starts is {starts!r}; with slot_mapping it must be ()"
+    shape = (x.shape[0], x.shape[1])
+    if tuple(slot_mapping.shape) != shape:
+        return f"slot_mapping is {list(slot_mapping.shape)}; it must be {list(shape)}"
+    if "int32" not in str(slot_mapping.dtype):
+        return f"slot_mapping is {slot_mapping.dtype}; it must be int32"
+    return None
+
+
+def _broken_by_starts(x: Any, starts: Any, cache: Any) -> Any:
+    """With a cache for each sequence."""
+    batch, tokens = x.shape[0], x.shape[1]
+    if cache.shape[0] != batch:
+        return f"k_cache is {list(cache.shape)}; it must be of {batch} sequences, as x"
+    if not isinstance(starts, tuple) or not all([isinstance(start, int) for start in starts]):
+        return f"cache_starts is {starts!r}; it must be a tuple of integers"
+    if starts != () and len(starts) != batch:
+        return f"cache_starts is {starts!r}; it must have a start for each of {batch} sequences"
+    most = cache.shape[1] - tokens
+    if most < 0:
+        return f"k_cache is {list(cache.shape)}; it must have a row for each of {tokens} tokens"
+    if not all([0 <= start <= most for start in starts]):
+        return f"cache_starts is {starts!r}; each must be 0 to {most} for rows to be in the cache"
     return None

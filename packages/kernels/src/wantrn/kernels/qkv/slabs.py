@@ -81,6 +81,46 @@ class TokenTile(nl.NKIObject):
         return self.index == self.block.stride - 1
 
 
+class Run(nl.NKIObject):
+    """Tokens of a block that are stored at once: of each of `partitions` partitions, from
+    `partition` on, `width` tokens, from number `index` on.
+
+    Attributes:
+        first: the first token, counted from the block's first
+    """
+
+    first: int
+    partition: int
+    partitions: int
+    index: int
+    width: int
+
+
+def runs_of(block: Block, first: int, count: int) -> list[Run]:
+    """`count` tokens of a block, from its token `first` on, in as few runs as there can be.
+
+    All partitions have `stride` tokens, but the first and the last one may have fewer.
+    """
+    found: list[Run] = []
+    at, end, stride = first, first + count, block.stride
+    while at < end:
+        index, partitions = at % stride, 1
+        width = min(stride - index, end - at)
+        if width == stride:
+            partitions = (end - at) // stride
+        found.append(
+            Run(
+                first=at,
+                partition=at // stride,
+                partitions=partitions,
+                index=index,
+                width=width,
+            )
+        )
+        at += partitions * width
+    return found
+
+
 def segments_of(sizes: Sizes) -> list[Segment]:
     """Q, and K and V where there are any."""
     found: list[Segment] = []
@@ -104,6 +144,13 @@ def segments_of(sizes: Sizes) -> list[Segment]:
 def later_segments(sizes: Sizes) -> list[Segment]:
     """The segments that are finished later."""
     return [segment for segment in segments_of(sizes) if segment.finished_later]
+
+
+def summed_segments(sizes: Sizes) -> list[Segment]:
+    """The segments whose squares are summed: the first ones, if any."""
+    if sizes.squared_sums:
+        return segments_of(sizes)
+    return later_segments(sizes) if sizes.norm else []
 
 
 def alike_segments(sizes: Sizes) -> list[list[Segment]]:

@@ -1,14 +1,24 @@
-"""Where rows go: to the result, or, until they are finished, to wait in SBUF or in HBM."""
+"""Where rows go: to the result and to caches, or, until they are finished, to wait in SBUF or in
+HBM."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from wantrn.kernels.nki import nisa, nl
+from wantrn.kernels.qkv.caches import Caches
 from wantrn.kernels.qkv.loads import Group
 from wantrn.kernels.qkv.memory import Memory
 from wantrn.kernels.qkv.plan import Plan
-from wantrn.kernels.qkv.slabs import TILE, Block, TokenTile, later_segments
+from wantrn.kernels.qkv.slabs import (
+    TILE,
+    Block,
+    Run,
+    TokenTile,
+    later_segments,
+    runs_of,
+    segments_of,
+)
 
 
 class Output(nl.NKIObject):
@@ -16,6 +26,8 @@ class Output(nl.NKIObject):
 
     Attributes:
         out: the result in HBM, `[B * S, I]`, or `[heads, B * S, D]`
+        caches: where K and V go instead; None without any
+        squared_sums: HBM fp32 `[B * S, segments]`; None where nobody asks for them
         later_heads: heads that are finished later, the first ones
         waiting: private HBM `[TILE * tiles, later_heads, D]`: rows that are still to be finished;
             None where they wait in SBUF, or there are none
@@ -26,6 +38,8 @@ class Output(nl.NKIObject):
     plan: Plan
     memory: Memory
     later_heads: int
+    caches: Caches | None = None
+    squared_sums: Any = None
     waiting: Any = None
     staged: Any = None
     staged_later: Any = None
@@ -78,6 +92,10 @@ class Output(nl.NKIObject):
             found = self._shaped(slot, self.later_heads, tile.block.stride)
         self._store(0, tile.block, found)
 
+    def store_sums(self, tile: TokenTile, totals: Any) -> None:
+        """Store the sums of squares of a tile's tokens, `[rows, segments]`."""
+        nisa.dma_copy(self.squared_sums[tile.tokens(), :], totals)
+
     def is_part_of_the_result(self, group: Group) -> bool:
         """Whether nothing is left to do with the group's rows."""
         return group.number >= self.plan.later_groups
@@ -91,28 +109,39 @@ class Output(nl.NKIObject):
         return self.waiting[start : start + tile.rows, :, :]
 
     def _store(self, first: int, block: Block, rows: Any) -> None:
-        """A block's rows to the columns of the result from `first` on.
+        """A block's rows `[TILE, heads, stride, D]`, columns from `first` on, to where they go."""
+        if self.caches == None:
+            self._store_columns(first, block, rows)
+            return
+        d = self.plan.sizes.head_dim
+        last = first + rows.shape[1] * d
+        for segment in segments_of(self.plan.sizes):
+            lo, hi = max(first, segment.first), min(last, segment.first + segment.width)
+            if lo >= hi:
+                continue
+            part = rows[:, (lo - first) // d : (hi - first) // d, :, :]
+            if segment.number == 0:
+                self._store_columns(lo, block, part)
+            else:
+                self.caches.store(segment, lo - segment.first, block, part)
 
-        All partitions have `stride` tokens but the last one, which may have fewer.
-        """
-        full = block.tokens // block.stride
-        if full:
-            self._store_run(first, block.first, block.stride, rows[0:full, :, :, :])
-        rest = block.tokens - full * block.stride
-        if rest:
-            last = rows[full : full + 1, :, 0:rest, :]
-            self._store_run(first, block.first + full * block.stride, rest, last)
+    def _store_columns(self, first: int, block: Block, rows: Any) -> None:
+        """A block's rows to the columns of the result from `first` on."""
+        for run in runs_of(block, 0, block.tokens):
+            partitions = slice(run.partition, run.partition + run.partitions)
+            part = rows[partitions, :, run.index : run.index + run.width, :]
+            self._store_run(first, block.first + run.first, run, part)
 
-    def _store_run(self, first: int, token: int, stride: int, rows: Any) -> None:
-        """`[P, heads, stride, D]`, partition `p` with tokens `token + p * stride` and following."""
+    def _store_run(self, first: int, token: int, run: Run, rows: Any) -> None:
+        """`[P, heads, width, D]`, partition `p` with tokens `token + p * width` and following."""
         count, heads, _, d = rows.shape
-        tokens = slice(token, token + count * stride)
+        tokens = slice(token, token + count * run.width)
         if self.plan.sizes.heads_first:
             dst = self.out[first // d : first // d + heads, tokens, :]
-            dst = dst.reshape_dim(1, (count, stride)).permute((1, 0, 2, 3))
+            dst = dst.reshape_dim(1, (count, run.width)).permute((1, 0, 2, 3))
         else:
             dst = self.out[tokens, first : first + heads * d]
-            dst = dst.reshape_dim(0, (count, stride)).reshape_dim(2, (heads, d))
+            dst = dst.reshape_dim(0, (count, run.width)).reshape_dim(2, (heads, d))
             dst = dst.permute((0, 2, 1, 3))
         nisa.dma_copy(dst, rows)
 

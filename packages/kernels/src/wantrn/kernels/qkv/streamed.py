@@ -38,8 +38,10 @@ BUDGET = 245_760
 
 
 def streamed_fits(sizes: Sizes) -> bool:
-    """Whether there is such a schedule for it: ROW_MX, rows within PSUM, Q and K to finish."""
+    """Whether there is such a schedule for it: ROW_MX, rows within PSUM, Q and K to finish, and
+    nothing but rows as a result."""
     later = sizes.norm and sizes.rope and not sizes.heads_first
+    later = later and not (sizes.squared_sums or sizes.cached)
     return sizes.packed and later and sizes.width() <= BANKS * BANK
 
 

@@ -8,7 +8,13 @@ from wantrn.kernels.nki import ncc, nisa, nl
 from wantrn.kernels.qkv.memory import Memory
 from wantrn.kernels.qkv.options import Options
 from wantrn.kernels.qkv.plan import Plan
-from wantrn.kernels.qkv.slabs import Segment, Slab, TokenTile, later_segments
+from wantrn.kernels.qkv.slabs import (
+    Segment,
+    Slab,
+    TokenTile,
+    later_segments,
+    summed_segments,
+)
 
 
 class Sums(nl.NKIObject):
@@ -32,7 +38,7 @@ class Sums(nl.NKIObject):
 
     def partials(self, index: int, tile: int, count: int) -> Any:
         """Of segment `index` and `count` tiles: `[TILE, count, slabs]`."""
-        segments = later_segments(self.plan.sizes)
+        segments = summed_segments(self.plan.sizes)
         each = segments[index].partials
         start = tile * each
         for segment in segments[0:index]:
@@ -41,10 +47,10 @@ class Sums(nl.NKIObject):
         return found.reshape_dim(1, (count, each))
 
     def partial(self, slab: Slab, tile: TokenTile) -> Any:
-        """Where the sum of a slab's squares goes: fp32 `[rows, 1]`; None without a norm."""
-        if not (self.plan.sizes.norm and slab.segment.finished_later):
+        """Where the sum of a slab's squares goes: fp32 `[rows, 1]`; None if nobody needs it."""
+        # segments that are summed are the first ones, so their numbers are their indices
+        if slab.segment.number >= len(summed_segments(self.plan.sizes)):
             return None
-        # segments that are finished later are the first ones, so their numbers are their indices
         found = self.partials(slab.segment.number, tile.number, 1)
         return found[0 : tile.rows, 0, slab.number : slab.number + 1]
 
@@ -58,6 +64,14 @@ class Sums(nl.NKIObject):
             at = self.column(index, tile)
             total = self.memory.sums.at(0)[:, at : at + count]
             nisa.tensor_reduce(total, nl.add, self.partials(index, tile, count), axis=2)
+
+    def totals(self, tile: TokenTile) -> Any:
+        """The sums of a tile's tokens, of this rank alone: SBUF fp32 `[rows, segments]`."""
+        found = self.memory.totals.take()[0 : tile.rows, :]
+        for index in range(found.shape[1]):
+            parts = self.partials(index, tile.number, 1)[0 : tile.rows, :, :]
+            nisa.tensor_reduce(found[:, index : index + 1], nl.add, parts, axis=2)
+        return found
 
     def exchange(self) -> None:
         """Sum over the ranks: one collective for all tokens, since its latency does not depend on

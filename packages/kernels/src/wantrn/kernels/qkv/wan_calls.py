@@ -14,7 +14,7 @@ from typing import Any
 from nkisim import TensorSpec, World
 from nkisim.report import Report
 from wantrn.kernels.qkv.kernel import qkv_cte
-from wantrn.kernels.qkv.options import Options, Sizes
+from wantrn.kernels.qkv.options import LAYER_PER_HEAD, RMS_ALL_HEADS, Options, Sizes
 from wantrn.kernels.qkv.plan import Plan
 from wantrn.kernels.qkv.planner import best_plan
 from wantrn.kernels.qkv.slabs import TILE
@@ -84,11 +84,13 @@ def sizes_of_call(call: Call, hidden: int = HIDDEN, packed: bool = True) -> Size
         head_dim=o.head_dim,
         packed=packed,
         bias_bytes=2,
-        norm=call.norm and not o.norm_per_head,
+        norm=call.norm and o.norm == RMS_ALL_HEADS,
         rope=call.rope,
         ranks=call.ranks(),
         heads_first=o.heads_first,
-        per_head=call.norm and o.norm_per_head,
+        per_head=call.norm and o.norm != RMS_ALL_HEADS,
+        centred=call.norm and o.norm == LAYER_PER_HEAD,
+        squared_sums=o.squared_sums,
     )
 
 
