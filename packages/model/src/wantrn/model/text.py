@@ -17,6 +17,8 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from wantrn.model.checkpoints import TensorStore, load_module
 from wantrn.model.errors import CheckpointError
 from wantrn.model.meta_module import meta_module
+from wantrn.model.text_parallel import text_encoder_part
+from wantrn.parallel.group import Group
 
 MAX_TOKENS = 512  # Wan's text length
 # MKL's products of 5, 7 or 11 rows depend on the number of threads in their last bits; those of
@@ -25,6 +27,8 @@ _ROW_MULTIPLE = 16
 
 # UMT5's two names of one tensor: alias to name. A file may hold either.
 TIED_PARAMETERS = {"encoder.embed_tokens.weight": "shared.weight"}
+
+_ALONE = Group.single()
 
 _logger = logging.getLogger(__name__)
 
@@ -48,17 +52,28 @@ class TextEncoder:
         self._encoder = encoder
 
     @classmethod
-    def load(cls, tokenizer: Path, encoder: Path, dtype: torch.dtype) -> TextEncoder:
-        """From the folders of a checkpoint; ``CheckpointError`` names what is missing or wrong."""
-        module = meta_text_encoder(encoder)
-        load_module(module, TensorStore.open(encoder), dtype, tied=TIED_PARAMETERS)
+    def load(
+        cls, tokenizer: Path, encoder: Path, dtype: torch.dtype, group: Group = _ALONE
+    ) -> TextEncoder:
+        """From the folders of a checkpoint.
+
+        The ranks of ``group`` share the encoder: each reads and holds its part, all encode the same
+        prompt together, and each has the whole result.
+
+        Raises:
+            CheckpointError: naming what is missing or wrong.
+            ValueError: the encoder cannot be shared by that many ranks.
+        """
+        part = text_encoder_part(meta_text_encoder(encoder).config, group)
+        store = TensorStore.open(encoder)
+        load_module(part.module, store, dtype, tied=TIED_PARAMETERS, slices=part.slices)
         if not tokenizer.is_dir():  # else transformers takes the path for a name on a hub
             raise CheckpointError(f"{tokenizer}: no such folder")
         try:
             words = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
         except Exception as error:  # whatever the library's readers of many formats raise
             raise CheckpointError(f"{tokenizer}: no tokenizer can be read: {error}") from error
-        return cls(words, module.eval())
+        return cls(words, part.module.eval())
 
     @torch.inference_mode()
     def encode(self, prompt: str) -> Tensor:
