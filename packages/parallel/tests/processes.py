@@ -55,7 +55,7 @@ class Ranks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop(at_once=error is not None)
+        self._stop()
 
     def run(self, function: Callable[..., Any], *args: object, limit: float = LIMIT) -> list[Any]:
         """Results of ``function(*args)`` by rank.
@@ -75,7 +75,7 @@ class Ranks:
                 pipe.send_bytes(call)
             return self._collect(time.monotonic() + limit)
         except BaseException:
-            self._stop(at_once=True)
+            self._stop()
             raise
 
     def _start(self) -> None:
@@ -117,15 +117,14 @@ class Ranks:
             return time.monotonic(), f"ended with {self._processes[rank].exitcode}", None
         return answer
 
-    def _stop(self, at_once: bool) -> None:
-        for pipe in self._pipes:
-            pipe.close()
+    def _stop(self) -> None:
         for process in self._processes:
-            if not at_once:
-                process.join(10)
             process.kill()
+        for process in self._processes:
             process.join()
             process.close()
+        for pipe in self._pipes:
+            pipe.close()
         self._processes, self._pipes, self._store = [], [], None
 
 

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from wantrn.parallel.ranks import Partition
 
+_SENT = frozenset(
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
+)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -70,10 +74,10 @@ class Group:
         """All ranks' ``x``, by position."""
         if self.size == 1:
             return [x]
-        sent = _sendable(x.contiguous())
-        whole = sent.new_empty((self.size, *sent.shape))
-        dist.all_gather_single(whole.view(-1), sent.view(-1), group=self.process_group)
-        return [whole[place].view(x.dtype) for place in self._places()]
+        whole = x.new_empty((self.size, *x.shape))
+        sent = _flat(x.contiguous())
+        dist.all_gather_single(_flat(whole), sent, group=self.process_group)
+        return [whole[place] for place in self._places()]
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """This rank's part of the sum of all ranks' ``x``, which is cut evenly along ``dim``.
@@ -99,10 +103,10 @@ class Group:
         if self.size == 1:
             return x
         parts = self._cut(x, cut)
-        sent = _sendable(torch.stack([parts[position] for position in self._positions()]))
+        sent = torch.stack([parts[position] for position in self._positions()])
         received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent, group=self.process_group)
-        return torch.cat([received[place].view(x.dtype) for place in self._places()], join)
+        dist.all_to_all_single(_flat(received), _flat(sent), group=self.process_group)
+        return torch.cat([received[place] for place in self._places()], join)
 
     def _cut(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
         if x.shape[dim] % self.size:
@@ -126,6 +130,7 @@ class Group:
         return [self.ranks.index(rank) for rank in self._members()]
 
 
-def _sendable(x: Tensor) -> Tensor:
-    """``x`` as the backends take it: gloo knows no FP8."""
-    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
+def _flat(x: Tensor) -> Tensor:
+    """The elements of ``x``, in its memory; as bytes where gloo does not know the dtype."""
+    flat = x.view(-1)
+    return flat if x.dtype in _SENT else flat.view(torch.uint8)
