@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # has the backend that is named fake
 from live_bytes import LiveBytes
 from processes import Ranks
 from sequence_groups import sequence_groups
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from wantrn.parallel import Groups
 from wantrn.parallel.attention import Partial, SequenceAttention, Strategy, torch_attend
+from wantrn.parallel.group import Group
 
 ORDER = (2, 0, 1)
 SHAPE = (1, 64, 2, 64)
@@ -33,18 +36,22 @@ def three() -> Iterator[Ranks]:
         yield ranks
 
 
-def chosen() -> tuple[Strategy, str] | None:
+def chosen(backend: str) -> tuple[Strategy, str]:
     """The strategy if none is asked for."""
-    groups = sequence_groups(ORDER[:2], 2, 1)
-    if groups is None:
-        return None
-    choice = SequenceAttention.of(groups).choice
+    everyone = dist.new_group(list(ORDER), backend=backend)
+    ring = Group(ORDER, ORDER.index(dist.get_rank()), (ORDER,), everyone)
+    choice = SequenceAttention.of(replace(Groups.single(), ring=ring)).choice
     return choice.strategy, choice.reason
 
 
 def test_ranks_that_can_send_take_the_ring(three: Ranks) -> None:
-    choice = (Strategy.RING, "the backend 'gloo' sends and receives")
-    assert sorted(three.run(chosen), key=str) == [choice, choice, None]
+    choice = (Strategy.RING, "gloo can send and receive")
+    assert three.run(chosen, "gloo") == [choice] * 3
+
+
+def test_backends_for_tensors_of_every_device_count(three: Ranks) -> None:
+    choice = (Strategy.ALL_GATHER, "fake is not known to send and receive")
+    assert three.run(chosen, "cpu:gloo,cuda:fake") == [choice] * 3
 
 
 def inputs() -> list[Tensor]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from wantrn.parallel.group import Group
 
-_SEND_AND_RECEIVE = ("gloo", "nccl")
+_SEND_AND_RECEIVE = frozenset({"gloo", "nccl"})
 """Backends of torch.distributed that are known to send between two ranks without waiting."""
 
 
@@ -45,17 +45,22 @@ def choose(ring: Group, kernel: bool, wanted: Strategy | None = None) -> Choice:
             raise ValueError("strategy must be ring or None with ring_kernel, got all_gather")
         return Choice(Strategy.RING, "a kernel does the ring")
     if ring.process_group is None or ring.size == 1:
-        return Choice(wanted or Strategy.RING, "a rank has all tokens, and none to exchange")
-    backend = dist.get_backend(ring.process_group)
-    able = backend in _SEND_AND_RECEIVE
-    if wanted is Strategy.RING and not able:
+        return Choice(wanted or Strategy.RING, "a ring of one exchanges nothing")
+    backends = _backends(ring.process_group)
+    others = " and ".join(sorted(backends - _SEND_AND_RECEIVE))
+    if wanted is Strategy.RING and others:
         raise ValueError(
             f"strategy must be all_gather or None without ring_kernel where the backend is "
-            f"{backend!r}, which is not among those known to send and receive "
-            f"{_SEND_AND_RECEIVE}, got ring"
+            f"{others}, as only {' and '.join(sorted(_SEND_AND_RECEIVE))} are known to send and "
+            "receive, got ring"
         )
     if wanted is not None:
         return Choice(wanted, "it was asked for")
-    if able:
-        return Choice(Strategy.RING, f"the backend {backend!r} sends and receives")
-    return Choice(Strategy.ALL_GATHER, f"the backend {backend!r} is not known to send and receive")
+    if others:
+        return Choice(Strategy.ALL_GATHER, f"{others} is not known to send and receive")
+    return Choice(Strategy.RING, f"{' and '.join(sorted(backends))} can send and receive")
+
+
+def _backends(group: dist.ProcessGroup) -> frozenset[str]:
+    """The group's, for tensors of any device: ``cpu:gloo,cuda:nccl`` has two."""
+    return frozenset(part.partition(":")[2] for part in dist.get_backend_config(group).split(","))
