@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import command, left, left_in_the_end, run
+from launching import LIMIT, command, left, left_in_the_end, python_path, run
 
 from wantrn.parallel.launch import run_local, threads_per_rank
 from wantrn.parallel.supervisor import Supervisor
@@ -166,6 +167,37 @@ def test_a_signal_reaches_all_ranks(
     assert capfd.readouterr().err == ""
     after = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
     assert before == after
+    assert left(tmp_path) == []
+
+
+def test_control_c_in_a_terminal_reaches_each_rank_once(tmp_path: Path) -> None:
+    body = """
+    def stop(got, frame):
+        with open(here / f"got-{rank}", "a") as file:
+            file.write(str(got) + " ")
+        time.sleep(0.2)
+        sys.exit(0)
+
+    signal.signal(signal.SIGINT, stop)
+    started()
+    time.sleep(1000)
+    """
+    program = command(tmp_path, body)
+    call = (
+        f"from wantrn.parallel.launch import run_local; raise SystemExit(run_local(2, {program}))"
+    )
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["PYTHONPATH"] = python_path()
+        os.execv(sys.executable, [sys.executable, "-c", call])
+    deadline = time.monotonic() + LIMIT
+    while len(left(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.write(terminal, b"\x03")
+    _, status = os.waitpid(process, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert [(tmp_path / f"got-{rank}").read_text() for rank in range(2)] == ["2 ", "2 "]
     assert left(tmp_path) == []
 
 

@@ -27,8 +27,21 @@ with join_world() as place:
     dist.all_reduce(x)
     pair = dist.new_group([0, 1])
     seen = [place.rank, place.local_rank, place.world, dist.get_rank(), dist.get_world_size()]
+    (here / f"sum-{rank}").write_text(f"{seen} {x.item():g}")
+    if rank == 1:
+        sys.exit(0)
 assert not dist.is_initialized()
-(here / f"sum-{rank}").write_text(f"{seen} {x.item():g}")
+(here / "after").touch()
+"""
+
+FLYING = """
+    with join_world() as place:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        if place.rank == 0:
+            time.sleep(1000)
+        flying = dist.all_reduce(x, async_op=True)
+        raise ValueError("mine")
 """
 
 VARIABLES = {
@@ -44,22 +57,43 @@ def test_ranks_meet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(2, command(tmp_path, JOIN + SUM)) == 0
     sums = [(tmp_path / f"sum-{rank}").read_text() for rank in range(2)]
     assert sums == [f"[{rank}, {rank}, 2, {rank}, 2] 11" for rank in range(2)]
+    assert (tmp_path / "after").exists()
     assert capfd.readouterr() == ("", "")
 
 
-def test_ranks_meet_under_torchrun(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    program = command(tmp_path, JOIN + SUM)[1]
+def torchrun(program: str) -> tuple[int, str]:
+    """The status and the errors of two ranks under ``torchrun``."""
     done = subprocess.run(
-        [*torchrun, program],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            program,
+        ],
         env={**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        timeout=LIMIT,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=2 * LIMIT,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    return done.returncode, done.stderr
+
+
+def test_ranks_meet_under_torchrun(tmp_path: Path) -> None:
+    status, errors = torchrun(command(tmp_path, JOIN + SUM)[1])
+    assert status == 0, errors
     sums = [(tmp_path / f"sum-{rank}").read_text() for rank in range(2)]
     assert sums == [f"[{rank}, {rank}, 2, {rank}, 2] 11" for rank in range(2)]
+
+
+def test_a_rank_that_fails_under_torchrun_ends(tmp_path: Path) -> None:
+    """Though it has a collective in flight, for which Python's own end would wait."""
+    status, errors = torchrun(command(tmp_path, JOIN + _dedent(FLYING))[1])
+    assert status != 0
+    assert errors.count("]: ValueError: mine") == 1
+    assert left_in_the_end(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -96,16 +130,7 @@ def test_a_rank_that_fails_with_a_collective_in_flight_ends(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Python's own end would wait for the collective, and never come."""
-    body = """
-    with join_world() as place:
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        if place.rank == 0:
-            time.sleep(1000)
-        flying = dist.all_reduce(x, async_op=True)
-        raise ValueError("mine")
-    """
-    assert run(2, command(tmp_path, JOIN + _dedent(body)), grace=1) == 1
+    assert run(2, command(tmp_path, JOIN + _dedent(FLYING)), grace=1) == 1
     errors = capfd.readouterr().err
     assert errors.startswith("rank 1 of 2 failed, and did not end by itself; it wrote:")
     assert errors.count("ValueError: mine") == errors.count("Traceback") == 1
