@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import spawn
+from torch.multiprocessing.spawn import spawn
 
 
 def run_ranks(count: int, folder: Path, function: Callable[..., None], *args: Any) -> None:

@@ -49,7 +49,7 @@ def test_compiled_code_asks_when_it_runs() -> None:
 
 
 def test_the_environment_decides_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert backend.setting().backend is Backend.TORCH
+    assert backend.setting().backend is Backend.AUTO
     monkeypatch.setenv(backend.VARIABLE, "sim")
     assert backend.setting() == backend.Setting(Backend.SIM, Simulation("trn3", 2))
     with use_backend(Backend.TORCH):
@@ -63,7 +63,7 @@ def test_the_environment_decides_where_nobody_else_does(monkeypatch: pytest.Monk
 def test_contexts_end_with_an_error() -> None:
     with pytest.raises(RuntimeError), use_backend(Backend.SIM):
         raise RuntimeError
-    assert backend.setting().backend is Backend.TORCH
+    assert backend.setting().backend is Backend.AUTO
 
 
 def test_bad_settings_are_named() -> None:

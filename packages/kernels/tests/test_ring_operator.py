@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import run_ranks
 from statements import softmax_attention
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from wantrn.kernels.backend import Backend, Simulation, use_backend
-from wantrn.kernels.ops import RingResult, ring_attention
+from wantrn.kernels.ops import ring_attention
 
 ONE = ((0,),)
 
@@ -28,7 +27,7 @@ def statement(q: Tensor, k: Tensor, v: Tensor, total: int) -> Tensor:
     return softmax_attention(q, k[:, :total], v[:, :total], 0.25)
 
 
-@pytest.mark.parametrize("backend", list(Backend))
+@pytest.mark.parametrize("backend", [Backend.TORCH, Backend.SIM])
 @pytest.mark.parametrize("total", [None, 1, 70])
 def test_one_rank(backend: Backend, total: int | None) -> None:
     q, k, v = tokens(1, 70)
@@ -106,39 +105,26 @@ def test_misfits_are_named(changed: dict[str, Any], words: str) -> None:
 # In several processes
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def rank_of_a_ring(rank: int, port: int, length: int, total: int) -> None:
+def rank_of_a_ring(rank: int) -> None:
     """Two rings of two, the second one in the other order; every backend against the statement."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=4)
     rings = ((0, 2), (3, 1))
     groups = [dist.new_group(list(ring)) for ring in rings]
     ring = 0 if rank in rings[0] else 1
     position = rings[ring].index(rank)
-    q, k, v = (x + ring for x in tokens(2, length))
-    here = slice(position * length, (position + 1) * length)
-    expected = statement(q, k, v, total)[:, here]
-    q, k, v = (x[:, here] for x in (q, k, v))
-    seen: list[RingResult] = []
-    for backend in Backend:
-        with use_backend(backend):
-            seen.append(ring_attention(q, k, v, rings, group=groups[ring], total=total))
-    for found in seen:
-        count = min(max(total - position * length, 0), length)
-        error = (found.out[:, :count].double() - expected[:, :count]).abs().max()
-        assert error < 1e-5, (rank, found.path_names(), error)
+    for length, total in ((40, 80), (33, 50)):
+        q, k, v = (x + ring for x in tokens(2, length))
+        here = slice(position * length, (position + 1) * length)
+        expected = statement(q, k, v, total)[:, here]
+        q, k, v = (x[:, here] for x in (q, k, v))
+        for backend in (Backend.TORCH, Backend.SIM):
+            with use_backend(backend):
+                found = ring_attention(q, k, v, rings, group=groups[ring], total=total)
+            count = min(max(total - position * length, 0), length)
+            error = (found.out[:, :count].double() - expected[:, :count]).abs().max()
+            assert error < 1e-5, (rank, found.path_names(), error)
     with pytest.raises(ValueError, match="group must be of the ranks"):
         ring_attention(q, k, v, rings, group=groups[1 - ring] if rank in rings[1 - ring] else None)
-    dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("length", "total"), [(40, 80), (33, 50)])
-def test_processes_of_a_ring(length: int, total: int) -> None:
-    spawn(rank_of_a_ring, args=(free_port(), length, total), nprocs=4)  # type: ignore[no-untyped-call]
+def test_processes_of_a_ring(tmp_path: Path) -> None:
+    run_ranks(4, tmp_path, rank_of_a_ring)

@@ -1,12 +1,13 @@
-"""Who computes the operators: torch, or the NKI kernels in the simulator.
+"""Who computes the operators: torch, or the NKI kernels, on a device or in the simulator.
 
     from wantrn.kernels.backend import Backend, Simulation, use_backend
 
     with use_backend(Backend.SIM, Simulation(target="trn2")):
         out = ops.attention(q, k, v)
 
-Without it, the environment variable ``WANTRN_BACKEND`` decides (``torch`` or ``sim``), and without
-that it is torch. What a kernel cannot run is computed by torch, and the reason is logged once.
+Without it, the environment variable ``WANTRN_BACKEND`` decides: ``auto``, ``torch``, ``sim`` or
+``neuron``. Without that it is ``auto``: the kernels where tensors are on a device, else torch. What
+a kernel cannot run is computed by torch, and the reason is logged once.
 """
 
 from __future__ import annotations
@@ -27,10 +28,17 @@ _log = logging.getLogger(__name__)
 
 
 class Backend(enum.Enum):
-    """Who computes the operators."""
+    """Who computes the operators.
 
+    ``AUTO``: the kernels where tensors are on a device, else torch. ``TORCH``: torch, wherever they
+    are. ``SIM``: the kernels in the simulator, on tensors of the CPU. ``NEURON``: the kernels on a
+    device.
+    """
+
+    AUTO = "auto"
     TORCH = "torch"
     SIM = "sim"
+    NEURON = "neuron"
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,7 @@ def setting() -> Setting:
         ValueError: the environment variable names no backend.
     """
     found = _chosen.get()
-    return (
-        _of_environment(os.environ.get(VARIABLE, Backend.TORCH.value)) if found is None else found
-    )
+    return _of_environment(os.environ.get(VARIABLE, Backend.AUTO.value)) if found is None else found
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""`adaln_modulate` on tensors as `wantrn.kernels.ops.adaln` has them, by the simulator."""
+"""`adaln_modulate` on tensors as `wantrn.kernels.ops.adaln` has them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-import nkisim
-from nkisim.settings import target_of
 from wantrn.kernels.adaln.capability import refusal
 from wantrn.kernels.adaln.kernel import adaln_modulate
 from wantrn.kernels.adaln.options import Options, sizes_of
-from wantrn.kernels.backend import Simulation
+from wantrn.kernels.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -33,16 +31,15 @@ class Call:
     residual: Tensor | None = None
     gate: Tensor | None = None
 
-    def refusal(self, simulation: Simulation) -> str | None:
+    def refusal(self, machine: Machine) -> str | None:
         """Why the kernel does not run this, or None."""
         tensors = (self.x, self.residual, self.gate, self.mul, self.add)
         sizes = sizes_of(*tensors, self.x.dtype.itemsize)
-        target = target_of(simulation.target)
-        return refusal(sizes, self.options, str(self.x.dtype).removeprefix("torch."), target)
+        dtype = str(self.x.dtype).removeprefix("torch.")
+        return refusal(sizes, self.options, dtype, machine.target)
 
-    def simulated(self, simulation: Simulation) -> Any:
-        """What the kernel returns in the simulator; see `adaln_modulate`."""
-        run = nkisim.simulate(adaln_modulate, target=simulation.target)[simulation.lnc]
+    def computed(self, machine: Machine) -> Any:
+        """What the kernel returns; see `adaln_modulate`."""
         tensors = (self.mul, self.add, self.residual, self.gate)
         given = [None if t is None else t.contiguous() for t in tensors]
-        return run(self.x.contiguous(), self.options, *given)
+        return machine.run(adaln_modulate, self.x.contiguous(), self.options, *given)

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
+from wantrn.kernels.ops.registration import operator
 from wantrn.kernels.row_mx import OCP_LIMIT, SCALE_BYTES, quantize_rows
 
 
@@ -149,7 +151,7 @@ def _rows(name: str, value: Tensor | None, x: Tensor) -> Tensor | None:
     return rows
 
 
-@torch.library.custom_op("wantrn::adaln_modulate", mutates_args=())
+@operator("adaln_modulate")
 def _adaln(
     x: Tensor, mul: Tensor | None, add: Tensor | None, norm: str, eps: float, packed: bool
 ) -> Tensor:
@@ -164,7 +166,7 @@ def _(
     return _empty_rows(x, packed)
 
 
-@torch.library.custom_op("wantrn::gated_adaln_modulate", mutates_args=())
+@operator("gated_adaln_modulate")
 def _gated_adaln(
     x: Tensor,
     residual: Tensor,
@@ -200,7 +202,7 @@ def _(
     return x.new_empty(x.shape), _empty_rows(x, packed)
 
 
-@torch.library.custom_op("wantrn::gated_add", mutates_args=())
+@operator("gated_add")
 def _gated_add(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:
     result = ("none", 1e-6, False)
     found: Tensor | None = _by_kernel("gated_add", x, result, residual=residual, gate=gate)
@@ -225,19 +227,19 @@ def _by_kernel(
 
     `result` is the norm, its eps and whether rows are packed.
     """
-    chosen = setting()
-    if chosen.backend is not Backend.SIM:
+    machine = machine_for(x)
+    if machine is None:
         return None
     from wantrn.kernels.adaln.options import Options
     from wantrn.kernels.adaln.torch_call import Call
 
     norm, eps, packed = result
     call = Call(x, Options(norm, eps, OCP_LIMIT if packed else 0.0), **tensors)
-    reason = call.refusal(chosen.simulation)
+    reason = call.refusal(machine)
     if reason is not None:
         log_fallback(operator, reason)
         return None
-    return call.simulated(chosen.simulation)
+    return call.computed(machine)
 
 
 def _add_gated(x: Tensor, residual: Tensor, gate: Tensor | None) -> Tensor:

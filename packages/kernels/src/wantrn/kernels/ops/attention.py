@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.linear import widens
+from wantrn.kernels.ops.registration import operator
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
@@ -41,16 +42,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) ->
     return out
 
 
-@torch.library.custom_op("wantrn::attention", mutates_args=())
+@operator("attention")
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
-        # the simulator takes 0.3 s to import
+    machine = machine_for(q)
+    if machine is not None:
         from wantrn.kernels.attention import torch_call
 
-        reason = torch_call.refusal_of(q, k, scale, chosen.simulation)
+        reason = torch_call.refusal_of(q, k, scale, machine)
         if reason is None:
-            return torch_call.simulated(q, k, v, scale, chosen.simulation)
+            return torch_call.computed(q, k, v, scale, machine)
         log_fallback("attention", reason)
     return _computed(q, k, v, scale)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.linear import check_linear, wide_linear
+from wantrn.kernels.ops.registration import operator
 
 
 def mlp(
@@ -33,18 +35,18 @@ def mlp(
     return out
 
 
-@torch.library.custom_op("wantrn::mlp", mutates_args=())
+@operator("mlp")
 def _mlp(
     x: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None
 ) -> Tensor:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
+    machine = machine_for(x)
+    if machine is not None:
         from wantrn.kernels.projections import torch_call
 
-        reason = torch_call.mlp_refusal_of(x, up, down, chosen.simulation)
+        reason = torch_call.mlp_refusal_of(x, up, down, machine)
         if reason is None:
             biases = (up_bias, down_bias)
-            return torch_call.mlp_simulated(x, (up, down), biases, chosen.simulation)
+            return torch_call.mlp_computed(x, (up, down), biases, machine)
         log_fallback("mlp", reason)
     inner = torch.ops.aten.gelu_(wide_linear(x, up, up_bias), approximate="tanh")
     return wide_linear(inner, down, down_bias).to(x.dtype)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.linear import check_linear, linear
+from wantrn.kernels.ops.registration import operator
 
 
 def o_proj(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -30,15 +31,15 @@ def o_proj(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-@torch.library.custom_op("wantrn::o_proj", mutates_args=())
+@operator("o_proj")
 def _o_proj(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
+    machine = machine_for(x)
+    if machine is not None:
         from wantrn.kernels.projections import torch_call
 
-        reason = torch_call.o_proj_refusal_of(x, weight, chosen.simulation)
+        reason = torch_call.o_proj_refusal_of(x, weight, machine)
         if reason is None:
-            return torch_call.o_proj_simulated(x, weight, bias, chosen.simulation)
+            return torch_call.o_proj_computed(x, weight, bias, machine)
         log_fallback("o_proj", reason)
     return linear(x.flatten(2), weight, bias)
 

@@ -9,9 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.linear import check_linear, linear
-from wantrn.kernels.ops.replicas import ReplicaGroups, Replicas, groups_of, summed
+from wantrn.kernels.ops.registration import operator
+from wantrn.kernels.replicas import ReplicaGroups, Replicas, groups_of, summed
 
 
 class QKVLayout(enum.Enum):
@@ -200,7 +202,7 @@ def _check_vector(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
         )
 
 
-@torch.library.custom_op("wantrn::qkv_proj", mutates_args=())
+@operator("qkv_proj")
 def _qkv_proj(
     x: Tensor,
     weight: Tensor,
@@ -217,18 +219,18 @@ def _qkv_proj(
     group_size: int,
     group: str,
 ) -> Tensor:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
+    machine = machine_for(x)
+    if machine is not None:
         from wantrn.kernels.qkv.options import Options
         from wantrn.kernels.qkv.torch_call import Call
 
         heads = q_heads(weight.shape[0], head_dim, num_kv_heads)
         groups = groups_of(ranks, group_size)
         options = Options(heads, num_kv_heads, head_dim, eps, heads_first, groups)
-        call = Call(x, weight, bias, options, q_weight, k_weight, cos, sin)
-        reason = call.refusal(chosen.simulation)
+        call = Call(x, weight, bias, options, q_weight, k_weight, cos, sin, group)
+        reason = call.refusal(machine)
         if reason is None:
-            return call.simulated(chosen.simulation)
+            return call.computed(machine)
         log_fallback("qkv_proj", reason)
     out = linear(x, weight, bias)
     kv = num_kv_heads * head_dim

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
-from wantrn.kernels.ops.replicas import ReplicaGroups, Replicas, gathered
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
+from wantrn.kernels.replicas import ReplicaGroups, Replicas, gathered, groups_of
 
 # who computes heads
 PATHS = ("torch", "const_max", "online")
@@ -119,16 +120,15 @@ def _ring_attention(
     centre: bool,
     lse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
-        # the simulator takes 0.3 s to import
+    machine = machine_for(q)
+    if machine is not None:
         from wantrn.kernels.ring import torch_call
 
-        call = torch_call.Call(len(order), total, scale, prefetch, centre, lse, chosen.simulation)
-        reason = torch_call.refusal_of(q, call)
+        groups = groups_of(ranks, len(order))
+        call = torch_call.Call(groups, position, total, scale, prefetch, centre, lse, group)
+        reason = call.refusal(q, machine)
         if reason is None:
-            everything = [gathered(x, order, group) for x in (q, k, v)]
-            out, sums, gaps, names = torch_call.simulated(everything, position, call)
+            out, sums, gaps, names = call.computed(q, k, v, machine)
             paths = torch.tensor([PATHS.index(name) for name in names], dtype=torch.int8)
             return out, sums, gaps, paths
         log_fallback("ring_attention", reason)

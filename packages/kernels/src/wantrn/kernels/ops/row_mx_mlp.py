@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.channel_linear import (
     as_row,
     check_blocks,
     check_channel_linear,
     check_packed,
 )
+from wantrn.kernels.ops.registration import operator
 from wantrn.kernels.row_mx import ChannelWeight
 
 
@@ -48,7 +50,7 @@ def row_mx_mlp(
     return out
 
 
-@torch.library.custom_op("wantrn::row_mx_mlp", mutates_args=())
+@operator("row_mx_mlp")
 def _row_mx_mlp(
     packed: Tensor,
     up: Tensor,
@@ -58,15 +60,15 @@ def _row_mx_mlp(
     down_scales: Tensor,
     down_bias: Tensor | None,
 ) -> Tensor:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
+    machine = machine_for(packed)
+    if machine is not None:
         from wantrn.kernels.projections import torch_call
 
         weights = (ChannelWeight(up, up_scales), ChannelWeight(down, down_scales))
-        reason = torch_call.mlp_refusal_of(packed, *weights, chosen.simulation)
+        reason = torch_call.mlp_refusal_of(packed, *weights, machine)
         if reason is None:
             biases = (up_bias, down_bias)
-            return torch_call.mlp_simulated(packed, weights, biases, chosen.simulation)
+            return torch_call.mlp_computed(packed, weights, biases, machine)
         log_fallback("row_mx_mlp", reason)
     from wantrn.kernels.projections.reference import mlp_reference
 

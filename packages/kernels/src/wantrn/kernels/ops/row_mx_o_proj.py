@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.channel_linear import as_row, check_blocks, check_channel_linear
+from wantrn.kernels.ops.registration import operator
 from wantrn.kernels.row_mx import ChannelWeight
 
 
@@ -35,16 +37,16 @@ def row_mx_o_proj(x: Tensor, weight: ChannelWeight, bias: Tensor | None) -> Tens
     return out
 
 
-@torch.library.custom_op("wantrn::row_mx_o_proj", mutates_args=())
+@operator("row_mx_o_proj")
 def _row_mx_o_proj(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
+    machine = machine_for(x)
+    if machine is not None:
         from wantrn.kernels.projections import torch_call
 
         weight = ChannelWeight(codes, scales)
-        reason = torch_call.o_proj_refusal_of(x, weight, chosen.simulation)
+        reason = torch_call.o_proj_refusal_of(x, weight, machine)
         if reason is None:
-            return torch_call.o_proj_simulated(x, weight, bias, chosen.simulation)
+            return torch_call.o_proj_computed(x, weight, bias, machine)
         log_fallback("row_mx_o_proj", reason)
     from wantrn.kernels.projections.reference import o_proj_reference
 

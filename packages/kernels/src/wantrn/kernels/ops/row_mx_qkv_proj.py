@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wantrn.kernels.backend import Backend, log_fallback, setting
+from wantrn.kernels.backend import log_fallback
+from wantrn.kernels.machine import machine_for
 from wantrn.kernels.ops.channel_linear import as_row, check_channel_linear, check_packed
 from wantrn.kernels.ops.qkv_proj import (
     HeadNorm,
@@ -16,7 +17,8 @@ from wantrn.kernels.ops.qkv_proj import (
     q_heads,
     result_shape,
 )
-from wantrn.kernels.ops.replicas import groups_of, summed
+from wantrn.kernels.ops.registration import operator
+from wantrn.kernels.replicas import groups_of, summed
 from wantrn.kernels.row_mx import ChannelWeight, row_mx_linear
 
 
@@ -75,7 +77,7 @@ def row_mx_qkv_proj(
     return out
 
 
-@torch.library.custom_op("wantrn::row_mx_qkv_proj", mutates_args=())
+@operator("row_mx_qkv_proj")
 def _row_mx_qkv_proj(
     packed: Tensor,
     codes: Tensor,
@@ -100,14 +102,14 @@ def _row_mx_qkv_proj(
     heads = q_heads(weight.width, head_dim, num_kv_heads)
     groups = groups_of(ranks, group_size)
     options = Options(heads, num_kv_heads, head_dim, eps, heads_first, groups)
-    chosen = setting()
-    if chosen.backend is Backend.SIM:
+    machine = machine_for(packed)
+    if machine is not None:
         from wantrn.kernels.qkv.torch_call import Call
 
-        call = Call(packed, weight, bias, options, q_weight, k_weight, cos, sin)
-        reason = call.refusal(chosen.simulation)
+        call = Call(packed, weight, bias, options, q_weight, k_weight, cos, sin, group)
+        reason = call.refusal(machine)
         if reason is None:
-            return call.simulated(chosen.simulation)
+            return call.computed(machine)
         log_fallback("row_mx_qkv_proj", reason)
     projected = row_mx_linear(packed, weight, as_row(bias))
     gammas = None if q_weight is None else (q_weight, k_weight)

@@ -1,13 +1,11 @@
-"""`o_proj` and `mlp` on tensors as `wantrn.kernels.ops` has them, by the simulator."""
+"""`o_proj` and `mlp` on tensors as `wantrn.kernels.ops` has them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-import nkisim
-from nkisim.settings import target_of
-from wantrn.kernels.backend import Simulation
+from wantrn.kernels.machine import Machine
 from wantrn.kernels.projections.capability import mlp_refusal, o_proj_refusal
 from wantrn.kernels.projections.mlp import mlp
 from wantrn.kernels.projections.o_proj import o_proj
@@ -20,59 +18,56 @@ Weight = Tensor | ChannelWeight
 """bf16 as torch has it, or FP8."""
 
 
-def o_proj_refusal_of(x: Tensor, weight: Weight, simulation: Simulation) -> str | None:
+def o_proj_refusal_of(x: Tensor, weight: Weight, machine: Machine) -> str | None:
     """Why the kernel does not run this, or None.
 
     Args:
         x: `[B, S, N, D]`.
         weight: `[H, N * D]`.
     """
-    sizes, target = _o_proj_sizes(x, weight, None), target_of(simulation.target)
-    return _wrong_dtype(x, sizes.packed) or o_proj_refusal(sizes, simulation.lnc, target)
+    sizes = _o_proj_sizes(x, weight, None)
+    return _wrong_dtype(x, sizes.packed) or o_proj_refusal(sizes, machine.lnc, machine.target)
 
 
-def o_proj_simulated(
-    x: Tensor, weight: Weight, bias: Tensor | None, simulation: Simulation
-) -> Tensor:
-    """By the kernel in the simulator: `[B, S, H]`; `bias` `[H]` or None."""
+def o_proj_computed(x: Tensor, weight: Weight, bias: Tensor | None, machine: Machine) -> Tensor:
+    """By the kernel: `[B, S, H]`; `bias` `[H]` or None."""
     sizes = _o_proj_sizes(x, weight, bias)
-    plan = best_o_proj_plan(sizes, simulation.lnc, target_of(simulation.target))
-    run = nkisim.simulate(o_proj, target=simulation.target)[simulation.lnc]
+    plan = best_o_proj_plan(sizes, machine.lnc, machine.target)
     heads = x.permute(0, 2, 3, 1).contiguous()
     operand, scales = kernel_weight(weight)
-    out: Tensor = run(heads, operand, plan, scales, _row(bias))
+    out: Tensor = machine.run(o_proj, heads, operand, plan, scales, _row(bias))
     return out
 
 
-def mlp_refusal_of(x: Tensor, up: Weight, down: Weight, simulation: Simulation) -> str | None:
+def mlp_refusal_of(x: Tensor, up: Weight, down: Weight, machine: Machine) -> str | None:
     """Why the kernel does not run this, or None.
 
     Args:
         x: `[B, S, H]`, or with FP8 weights packed rows `[B, S, H + 4]`.
         up: `[F, H]`; down: `[H_out, F]`; both bf16, or both FP8.
     """
-    sizes, target = _mlp_sizes(x, up, down, (None, None)), target_of(simulation.target)
-    return _wrong_dtype(x, sizes.packed) or mlp_refusal(sizes, simulation.lnc, target)
+    sizes = _mlp_sizes(x, up, down, (None, None))
+    return _wrong_dtype(x, sizes.packed) or mlp_refusal(sizes, machine.lnc, machine.target)
 
 
-def mlp_simulated(
+def mlp_computed(
     x: Tensor,
     weights: tuple[Weight, Weight],
     biases: tuple[Tensor | None, Tensor | None],
-    simulation: Simulation,
+    machine: Machine,
 ) -> Tensor:
-    """By the kernel in the simulator: `[B, S, H_out]`.
+    """By the kernel: `[B, S, H_out]`.
 
     Args:
         weights: `up` `[F, H]` and `down` `[H_out, F]`.
         biases: `[F]` and `[H_out]`, or None.
     """
     sizes = _mlp_sizes(x, *weights, biases)
-    plan = best_mlp_plan(sizes, simulation.lnc, target_of(simulation.target))
-    run = nkisim.simulate(mlp, target=simulation.target)[simulation.lnc]
+    plan = best_mlp_plan(sizes, machine.lnc, machine.target)
     (up, up_scales), (down, down_scales) = map(kernel_weight, weights)
     scales = (up_scales, down_scales)
-    out: Tensor = run(x.contiguous(), up, down, plan, *scales, *(_row(b) for b in biases))
+    rows = (_row(bias) for bias in biases)
+    out: Tensor = machine.run(mlp, x.contiguous(), up, down, plan, *scales, *rows)
     return out
 
 

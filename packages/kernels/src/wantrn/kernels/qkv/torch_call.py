@@ -1,4 +1,4 @@
-"""`qkv_cte` on tensors as the operators of `wantrn.kernels.ops` have them, by the simulator."""
+"""`qkv_cte` on tensors as the operators of `wantrn.kernels.ops` have them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import nkisim
-from nkisim.settings import target_of
-from wantrn.kernels.backend import Simulation
+from wantrn.kernels.machine import Machine
 from wantrn.kernels.qkv.capability import refusal
 from wantrn.kernels.qkv.kernel import qkv_cte
 from wantrn.kernels.qkv.options import Options, Sizes, sizes_of
@@ -27,6 +25,7 @@ class Call:
         options: of the kernel
         q_gamma, k_gamma: fp32 `[N * D]` and `[N_kv * D]`, or None
         cos, sin: fp32 `[S, D / 2]`, or None
+        group: the process group of the ranks among which heads are spread, "" for none
     """
 
     x: Tensor
@@ -37,30 +36,28 @@ class Call:
     k_gamma: Tensor | None
     cos: Tensor | None
     sin: Tensor | None
+    group: str = ""
 
     def sizes(self) -> Sizes:
         """What the plan depends on."""
         norm, rope = self.q_gamma is not None, self.cos is not None
         return sizes_of(self.x, self.options, self.bias, norm, rope)
 
-    def refusal(self, simulation: Simulation) -> str | None:
+    def refusal(self, machine: Machine) -> str | None:
         """Why the kernel does not run this, or None."""
         if isinstance(self.weight, Tensor) and self.x.dtype != torch.bfloat16:
             return f"x is {self.x.dtype}; the kernel takes bf16"
-        if self.sizes().ranks > 1:
-            return "heads are spread over ranks, and the simulator runs one of them here"
-        return refusal(self.sizes(), self.options, target_of(simulation.target), simulation.lnc)
+        return refusal(self.sizes(), self.options, machine.target, machine.lnc)
 
-    def simulated(self, simulation: Simulation) -> Tensor:
+    def computed(self, machine: Machine) -> Tensor:
         """`[B, S, I]`, or `[heads, B, S, D]` with `options.heads_first`."""
-        plan = best_plan(self.sizes(), simulation.lnc, target_of(simulation.target))
-        run = nkisim.simulate(qkv_cte, target=simulation.target)[simulation.lnc]
+        plan = best_plan(self.sizes(), machine.lnc, machine.target)
         rows = [
             None if row is None else row.reshape(1, -1).contiguous()
             for row in (self.bias, self.q_gamma, self.k_gamma)
         ]
         tables = [None if t is None else t.contiguous() for t in (self.cos, self.sin)]
         weight, scales = kernel_weight(self.weight)
-        x = self.x.contiguous()
-        out: Tensor = run(x, weight, self.options, plan, scales, *rows, *tables)
+        given = (self.x.contiguous(), weight, self.options, plan, scales, *rows, *tables)
+        out: Tensor = machine.run(qkv_cte, *given, group=self.group)
         return out

@@ -149,7 +149,7 @@ def _tensors(result: Any) -> tuple[Tensor, ...]:
 
 def _least(measured: list[Tensor], heads: int) -> Tensor:
     """`[cores, B * N]` of each rank to fp64 `[N]`."""
-    rows = [least.double().reshape(-1, heads).amin(0) for least in measured]
+    rows = [least.cpu().double().reshape(-1, heads).amin(0) for least in measured]
     return torch.stack(rows).amin(0)
 
 
@@ -161,7 +161,7 @@ def _merged(
     for number, rank in enumerate(ranks):
         batch, length, heads, _ = rank.q.shape
         out = torch.empty_like(rank.q, memory_format=torch.contiguous_format)
-        lse = torch.empty((batch, heads, length), dtype=torch.float32)
+        lse = torch.empty((batch, heads, length), dtype=torch.float32, device=rank.q.device)
         for members, results in found:
             out[:, :, members] = results[number][0]
             if rank.options.lse:

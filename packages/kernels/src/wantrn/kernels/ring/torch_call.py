@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nkisim import World
-from nkisim.settings import target_of
-from wantrn.kernels.backend import Simulation
+from wantrn.kernels.machine import Machine
+from wantrn.kernels.replicas import least
 from wantrn.kernels.ring.capability import refusal
 from wantrn.kernels.ring.guard import Path, RankInput, guarded_attention
 from wantrn.kernels.ring.options import RingOptions, real_tokens
 
+Groups = tuple[tuple[int, ...], ...]
+
 
 @dataclass(frozen=True)
 class Call:
-    """All of a call that is not a tensor; see `ops.ring_attention`."""
+    """All of a call that is not a tensor; see `ops.ring_attention`.
 
-    ranks: int
+    Attributes:
+        groups: the rings
+        position: this rank's, in its ring
+        group: the process group of its ring, "" for a ring of one
+    """
+
+    groups: Groups
+    position: int
     total: int
     scale: float
     prefetch: int
     centre: bool
     lse: bool
-    simulation: Simulation
+    group: str
 
     def options(self, length: int) -> list[RingOptions]:
-        """Those of each rank, for shards of `length` tokens."""
-        valid = real_tokens(self.total, length, self.ranks)
+        """Those of each rank of the ring, for shards of `length` tokens."""
+        ranks = len(self.groups[0])
+        valid = real_tokens(self.total, length, ranks)
         common = RingOptions(
-            ranks=self.ranks,
-            groups=(tuple(range(self.ranks)),),
+            ranks=ranks,
+            groups=self.groups,
             scale=self.scale,
             common=min(valid),
             prefetch=self.prefetch,
@@ -41,40 +52,37 @@ class Call:
         )
         return [replace(common, valid=count) for count in valid]
 
+    def refusal(self, q: Tensor, machine: Machine) -> str | None:
+        """Why the kernels do not run this on any of the ranks, or None.
 
-def refusal_of(q: Tensor, call: Call) -> str | None:
-    """Why the kernels do not run this, or None.
+        Args:
+            q: `[B, S, N, D]`, as K and V.
+        """
+        shape, dtype = tuple(q.shape), str(q.dtype).removeprefix("torch.")
+        for options in self.options(q.shape[1]):
+            reason = refusal((shape,) * 3, (dtype,) * 3, options, machine.target, machine.lnc)
+            if reason is not None:
+                return reason
+        return None
 
-    Args:
-        q: `[B, S, N, D]`, as K and V.
-    """
-    shape, dtype = tuple(q.shape), str(q.dtype).removeprefix("torch.")
-    target, lnc = target_of(call.simulation.target), call.simulation.lnc
-    for options in call.options(q.shape[1]):
-        reason = refusal((shape,) * 3, (dtype,) * 3, options, target, lnc)
-        if reason is not None:
-            return reason
-    return None
+    def computed(
+        self, q: Tensor, k: Tensor, v: Tensor, machine: Machine
+    ) -> tuple[Tensor, Tensor, Tensor, tuple[Path, ...]]:
+        """This rank's out, lse (empty where not asked for), gaps fp32 `[N]`, each head's path."""
 
+        def launch(kernel: Any, inputs: Sequence[tuple[Any, ...]]) -> list[Any]:
+            return [machine.run(kernel, *given, group=self.group) for given in inputs]
 
-def simulated(
-    gathered: list[list[Tensor]], position: int, call: Call
-) -> tuple[Tensor, Tensor, Tensor, tuple[Path, ...]]:
-    """The results of the rank at `position`, from a simulation of the whole ring.
+        def minimum(mine: Tensor) -> Tensor:
+            if not self.group:
+                return mine
+            # A backend's minimum may lose a NaN; sums of exponentials are not negative. They come
+            # from fp32, which all devices have.
+            known = torch.nan_to_num(mine, nan=-1.0, posinf=torch.inf).float().to(q.device)
+            return least(known, self.group).cpu().double()
 
-    Every process of a ring simulates all of it, on all of its tensors, which cost a process little
-    beside the simulation.
-
-    Args:
-        gathered: Q, K and V of each rank.
-
-    Returns:
-        out, lse (empty where not asked for), gaps fp32 `[N]`, and each head's path.
-    """
-    q, k, v = gathered
-    options = call.options(q[0].shape[1])
-    ranks = [RankInput(*tensors) for tensors in zip(q, k, v, options, strict=True)]
-    world = World(call.ranks, call.simulation.lnc, call.simulation.target)
-    found = guarded_attention(world.run, ranks)
-    lse = found.lse[position] if call.lse else torch.empty(0)
-    return found.out[position], lse, found.gaps().float(), found.paths
+        options = self.options(q.shape[1])[self.position]
+        own = RankInput(q.contiguous(), k.contiguous(), v.contiguous(), options)
+        found = guarded_attention(launch, [own], minimum)
+        lse = found.lse[0] if self.lse else torch.empty(0, device=q.device)
+        return found.out[0], lse, found.gaps().float(), found.paths

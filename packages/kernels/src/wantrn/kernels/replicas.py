@@ -71,8 +71,17 @@ def groups_of(ranks: list[int], size: int) -> ReplicaGroups:
 
 def summed(x: Tensor, name: str) -> Tensor:
     """The sum of ``x`` over the process group ``name``."""
+    return _reduced(x, "sum", name)
+
+
+def least(x: Tensor, name: str) -> Tensor:
+    """The minimum of ``x`` over the process group ``name``, by element."""
+    return _reduced(x, "min", name)
+
+
+def _reduced(x: Tensor, op: str, name: str) -> Tensor:
     ops = torch.ops._c10d_functional
-    total: Tensor = ops.wait_tensor(ops.all_reduce(x, "sum", name))
+    total: Tensor = ops.wait_tensor(ops.all_reduce(x, op, name))
     return total
 
 
