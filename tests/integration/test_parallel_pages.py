@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -40,6 +41,8 @@ def test_the_program_of_the_readme_runs_on_its_ranks(
 ) -> None:
     _, program = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     (file := tmp_path / "program.py").write_text(program)
-    assert run_local(4, [sys.executable, str(file)]) == 0
+    modules = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+    environment = {"PYTHONPATH": modules}  # where this process finds them
+    assert run_local(4, [sys.executable, str(file)], environment=environment) == 0
     (said,) = re.findall(r"print\(.*\)  # (.+)", program)
     assert capfd.readouterr().out == said + "\n"
