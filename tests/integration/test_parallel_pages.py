@@ -43,6 +43,8 @@ def test_the_program_of_the_readme_runs_on_its_ranks(
     (file := tmp_path / "program.py").write_text(program)
     modules = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     environment = {"PYTHONPATH": modules}  # where this process finds them
-    assert run_local(4, [sys.executable, str(file)], environment=environment) == 0
+    status = run_local(4, [sys.executable, str(file)], environment=environment)
+    output = capfd.readouterr()
+    assert status == 0, output.err
     (said,) = re.findall(r"print\(.*\)  # (.+)", program)
-    assert capfd.readouterr().out == said + "\n"
+    assert output.out == said + "\n"
