@@ -25,9 +25,10 @@ class RingResult:
     Attributes:
         out: ``[B, S, N, D]`` of ``q.dtype``.
         lse: fp32 ``[B, N, S]``, ``log(sum_j exp(scale * q_i k_j))``; None where not asked for.
-        gaps: fp32 ``[N]``, what was measured of the distance in nats from the scores to the bound
-            that took the place of their maximum; -inf for heads that were computed without one.
-        paths: int8 ``[N]``, who computed each head, a place in ``PATHS``.
+        gaps: fp32 ``[N]`` on the CPU, what was measured of the distance in nats from the scores to
+            the bound that took the place of their maximum; -inf for heads that were computed
+            without one.
+        paths: int8 ``[N]`` on the CPU, who computed each head, a place in ``PATHS``.
     """
 
     out: Tensor
@@ -164,8 +165,8 @@ def _computed(
 ) -> tuple[Tensor, Tensor]:
     """By torch: a shard of keys after the other, merged by the logarithms of their sums."""
     batch, length, heads, d = q.shape
-    out = torch.zeros(batch, heads, length, d)
-    lse = torch.full((batch, heads, length), -torch.inf)
+    out = torch.zeros(batch, heads, length, d, device=q.device)
+    lse = torch.full((batch, heads, length), -torch.inf, device=q.device)
     wide = q.float().transpose(1, 2)
     for position, (k, v) in enumerate(zip(keys, values, strict=True)):
         count = min(max(total - position * length, 0), length)
