@@ -10,7 +10,7 @@ import torch
 from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.config import WanConfig
 from wantrn.model.tiny import random_state
-from wantrn.model.transformer import Block, WanTransformer
+from wantrn.model.transformer import Block, VideoInputs, WanTransformer
 
 CONFIG = WanConfig(num_attention_heads=2, num_layers=1, ffn_dim=192, text_dim=32, freq_dim=64)
 
@@ -42,11 +42,11 @@ def test_block_compiles_as_one_graph(backend: str, dtype: torch.dtype) -> None:
     rotary = model.rotary(latents)
     text = model.text_context(torch.randn(1, 7, CONFIG.text_dim)).blocks[0]
     stream = torch.randn(1, 18, CONFIG.hidden_size, dtype=dtype)
-    rows = torch.randn(1, 1, 6, CONFIG.hidden_size)
+    video = VideoInputs(torch.randn(1, 1, 6, CONFIG.hidden_size), rotary, stream.shape[1])
     compiled = torch.compile(block, fullgraph=True, backend=backend)
     with torch.inference_mode():
-        expected = block(stream, rows, rotary, text)
-        actual = compiled(stream, rows, rotary, text)
+        expected = block(stream, video, text)
+        actual = compiled(stream, video, text)
     roundoff = 2.0**-24 if dtype == torch.float32 else 2.0**-8
     error = (actual.double() - expected.double()).abs().max()
     assert error <= 8 * roundoff * expected.abs().max()

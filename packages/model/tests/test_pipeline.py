@@ -198,9 +198,10 @@ def count_passes(pipeline: WanPipeline, monkeypatch: pytest.MonkeyPatch) -> list
             *rest: Any,
             i: int = index,
             f: Any = expert.velocities,
+            **options: Any,
         ) -> Any:
             passes[i] += len(texts)
-            return f(x, t, texts, *rest)
+            return f(x, t, texts, *rest, **options)
 
         monkeypatch.setattr(expert, "velocities", counted)
     return passes

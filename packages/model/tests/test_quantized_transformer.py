@@ -33,7 +33,7 @@ from wantrn.model.quantization import (
 from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.quantized_transformer import load_quantized_transformer, quantized_transformer
 from wantrn.model.tiny import random_state, tiny_config
-from wantrn.model.transformer import Block, WanTransformer
+from wantrn.model.transformer import Block, VideoInputs, WanTransformer
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CONFIGS = {
@@ -299,8 +299,9 @@ def test_block_compiles_as_one_graph(choice: str) -> None:
     keys = model.text_context(text).blocks[0]
     stream = torch.randn(1, 45, config.hidden_size).bfloat16()
     rows = torch.randn(1, 1, 6, config.hidden_size)
+    video = VideoInputs(rows, model.rotary(latents), 45)
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     with torch.inference_mode():
-        expected = block(stream, rows, model.rotary(latents), keys)
-        actual = compiled(stream, rows, model.rotary(latents), keys)
+        expected = block(stream, video, keys)
+        actual = compiled(stream, video, keys)
     assert torch.equal(actual, expected)

@@ -29,6 +29,7 @@ T2V = ModelInfo(
     temporal_stride=4,
     spatial_stride=8,
     latent_channels=16,
+    quantization=None,
     defaults=GenerationDefaults((832, 480), 81, 16, 40, 4.0, 3.0, torch.bfloat16),
 )
 I2V = dataclasses.replace(T2V, kind=ModelKind.I2V)

@@ -10,6 +10,8 @@ from wantrn.kernels import ops
 from wantrn.kernels.ops import HeadNorm, Rotary
 from wantrn.model.config import WanConfig
 from wantrn.model.linears import Linear, make_linear, o_proj, qkv_proj
+from wantrn.model.parallelism import Parallelism
+from wantrn.model.video_attention import VideoAttention
 
 
 class SelfAttention(nn.Module):
@@ -18,35 +20,42 @@ class SelfAttention(nn.Module):
     The Q and K rows of ``qkv`` and the weights of ``q_norm`` and ``k_norm`` are permuted in each
     head from interleaved to rotate-half order (see ``checkpoints.native``); scores do not change.
 
-    ``quantized``: both projections are in FP8, and the input is packed rows.
+    ``quantized``: both projections are in FP8, and the input is packed rows. ``N`` heads are those
+    of this rank of the tensor-parallel group.
     """
 
-    def __init__(self, config: WanConfig, quantized: bool = False) -> None:
+    def __init__(self, config: WanConfig, parallel: Parallelism, quantized: bool = False) -> None:
         super().__init__()
-        self.quantized = quantized
+        self.quantized, self.parallel = quantized, parallel
         hidden = config.hidden_size
-        self.heads, self.head_dim, self.eps = (
-            config.num_attention_heads,
-            config.attention_head_dim,
-            config.eps,
-        )
-        self.qkv = make_linear(hidden, 3 * hidden, quantized)
-        self.q_norm = nn.RMSNorm(hidden, eps=config.eps)
-        self.k_norm = nn.RMSNorm(hidden, eps=config.eps)
-        self.out = make_linear(hidden, hidden, quantized)
+        self.heads = config.num_attention_heads // parallel.groups.tp.size
+        self.head_dim, self.eps = config.attention_head_dim, config.eps
+        local = self.heads * self.head_dim
+        self.qkv = make_linear(hidden, 3 * local, quantized)
+        self.q_norm = nn.RMSNorm(local, eps=config.eps)
+        self.k_norm = nn.RMSNorm(local, eps=config.eps)
+        self.attend = VideoAttention(parallel)
+        self.out = make_linear(local, hidden, quantized)
 
-    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``."""
+    def forward(self, x: Tensor, rotary: Rotary, total: int) -> Tensor:
+        """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``.
+
+        ``rotary`` is for the tokens that this rank attends from, ``total`` the number of all tokens
+        of the sequence.
+        """
+        parallel = self.parallel
+        x = parallel.enter(x)
         qkv = qkv_proj(
             x,
             self.qkv,
             head_dim=self.head_dim,
             num_kv_heads=self.heads,
-            norm=HeadNorm(self.q_norm.weight, self.k_norm.weight, self.eps),
+            norm=parallel.head_norm(self.q_norm.weight, self.k_norm.weight, self.eps),
             rotary=rotary,
         )
         q, k, v = qkv.view(*x.shape[:2], 3, self.heads, self.head_dim).unbind(2)
-        return o_proj(ops.attention(q, k, v), self.out)
+        out = o_proj(self.attend(q, k, v, total), self.out, add_bias=parallel.adds_bias)
+        return parallel.leave(out)
 
 
 @dataclass(frozen=True)
@@ -60,20 +69,24 @@ class TextKV:
 class CrossAttention(nn.Module):
     """Attention from the video's tokens to the text; keys and values come from ``project``.
 
-    ``quantized``: all four projections are in FP8, and the video's tokens are packed rows.
+    ``quantized``: all four projections are in FP8, and the video's tokens are packed rows. ``N``
+    heads are those of this rank of the tensor-parallel group, or all heads where each rank computes
+    them all.
     """
 
-    def __init__(self, config: WanConfig, quantized: bool = False) -> None:
+    def __init__(self, config: WanConfig, parallel: Parallelism, quantized: bool = False) -> None:
         super().__init__()
-        self.quantized = quantized
+        self.quantized, self.parallel = quantized, parallel
         hidden = config.hidden_size
+        self.shared = not parallel.replicate_cross_attention
+        local = hidden // parallel.groups.tp.size if self.shared else hidden
         self.head_dim, self.eps = config.attention_head_dim, config.eps
-        self.q = make_linear(hidden, hidden, quantized)
-        self.k = make_linear(hidden, hidden, quantized)
-        self.v = make_linear(hidden, hidden, quantized)
-        self.q_norm = nn.RMSNorm(hidden, eps=config.eps)
-        self.k_norm = nn.RMSNorm(hidden, eps=config.eps)
-        self.out = make_linear(hidden, hidden, quantized)
+        self.q = make_linear(hidden, local, quantized)
+        self.k = make_linear(hidden, local, quantized)
+        self.v = make_linear(hidden, local, quantized)
+        self.q_norm = nn.RMSNorm(local, eps=config.eps)
+        self.k_norm = nn.RMSNorm(local, eps=config.eps)
+        self.out = make_linear(local, hidden, quantized)
 
     def project(self, text: Tensor) -> TextKV:
         """Keys and values of the embedded text ``[B, L, H]``, which is never packed rows."""
@@ -82,8 +95,13 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, text: TextKV) -> Tensor:
         """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``."""
-        q = self._heads(x, self.q, self.q_norm)
-        return o_proj(ops.attention(q, text.k, text.v), self.out)
+        if not self.shared:
+            return o_proj(self._attend(x, text), self.out)
+        out = self._attend(self.parallel.enter(x), text)
+        return self.parallel.leave(o_proj(out, self.out, add_bias=self.parallel.adds_bias))
+
+    def _attend(self, x: Tensor, text: TextKV) -> Tensor:
+        return ops.attention(self._heads(x, self.q, self.q_norm), text.k, text.v)
 
     def _heads(self, x: Tensor, layer: Linear, norm: nn.RMSNorm | None) -> Tensor:
         segment = qkv_proj(
@@ -91,6 +109,11 @@ class CrossAttention(nn.Module):
             layer,
             head_dim=self.head_dim,
             num_kv_heads=0,
-            norm=None if norm is None else HeadNorm(norm.weight, eps=self.eps),
+            norm=None if norm is None else self._norm(norm.weight),
         )
         return segment.view(*x.shape[:2], -1, self.head_dim)
+
+    def _norm(self, weight: Tensor) -> HeadNorm:
+        if self.shared:
+            return self.parallel.head_norm(weight, None, self.eps)
+        return HeadNorm(weight, eps=self.eps)

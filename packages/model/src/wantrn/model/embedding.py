@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from wantrn.kernels import ops
 from wantrn.model.config import WanConfig
+from wantrn.model.local_tokens import LocalTokens
 
 
 class PatchEmbedding(nn.Module):
@@ -25,12 +26,13 @@ class PatchEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.hidden_size, width))
         self.bias = nn.Parameter(torch.empty(config.hidden_size))
 
-    def forward(self, latents: Tensor) -> Tensor:
-        """``[B, C, T, height, width]`` to ``[B, S, H]``, tokens ordered as in ``rotary_tables``."""
+    def forward(self, latents: Tensor, tokens: LocalTokens) -> Tensor:
+        """``[B, C, T, height, width]`` to ``[B, S, H]`` of this rank's tokens, which are ordered as
+        in ``rotary_tables``; of zeros where a token is padding."""
         batch, channels, *sizes = latents.shape
         (t, h, w), (pt, ph, pw) = sizes, self.patch
         split = latents.reshape(batch, channels, t // pt, pt, h // ph, ph, w // pw, pw)
-        patches = split.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
+        patches = tokens.take(split.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3))
         return ops.linear(patches.to(self.weight.dtype), self.weight, self.bias)
 
 

@@ -83,18 +83,21 @@ def qkv_proj(
     )
 
 
-def o_proj(x: Tensor, layer: Linear) -> Tensor:
-    """``ops.o_proj`` or ``ops.row_mx_o_proj`` of ``[B, S, N, D]``."""
+def o_proj(x: Tensor, layer: Linear, *, add_bias: bool = True) -> Tensor:
+    """``ops.o_proj`` or ``ops.row_mx_o_proj`` of ``[B, S, N, D]``, with the layer's bias or without
+    any."""
+    bias = layer.bias if add_bias else None
     if isinstance(layer, RowMXLinear):
-        return ops.row_mx_o_proj(x, layer.weight, layer.bias)
-    return ops.o_proj(x, layer.weight, layer.bias)
+        return ops.row_mx_o_proj(x, layer.weight, bias)
+    return ops.o_proj(x, layer.weight, bias)
 
 
-def mlp(x: Tensor, up: Linear, down: Linear) -> Tensor:
+def mlp(x: Tensor, up: Linear, down: Linear, *, add_bias: bool = True) -> Tensor:
     """``ops.mlp`` of ``[B, S, H]``, or ``ops.row_mx_mlp`` of packed rows; both layers are of one
-    kind."""
+    kind. ``add_bias`` is for that of ``down``."""
+    bias = down.bias if add_bias else None
     if isinstance(up, RowMXLinear):
         assert isinstance(down, RowMXLinear), "a group's layers are quantized together"
-        return ops.row_mx_mlp(x, up.weight, up.bias, down.weight, down.bias)
+        return ops.row_mx_mlp(x, up.weight, up.bias, down.weight, bias)
     assert isinstance(down, nn.Linear), "a group's layers are quantized together"
-    return ops.mlp(x, up.weight, up.bias, down.weight, down.bias)
+    return ops.mlp(x, up.weight, up.bias, down.weight, bias)

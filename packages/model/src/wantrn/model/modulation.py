@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -26,6 +26,11 @@ class BlockModulation:
         """From a block's ``table`` ``[1, 6, H]`` and the timestep's ``rows`` ``[B, G, 6, H]``."""
         shift1, scale1, gate1, shift3, scale3, gate3 = (table + rows).unbind(dim=2)
         return cls(shift1, 1 + scale1, gate1, shift3, 1 + scale3, gate3)
+
+    def repeated(self, count: int) -> BlockModulation:
+        """For a batch of ``count`` times as many, one batch after the other."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return BlockModulation(*(value.repeat(count, 1, 1) for value in values))
 
 
 def output_modulation(table: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:

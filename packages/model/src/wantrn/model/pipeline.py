@@ -12,8 +12,10 @@ from wantrn.kernels.ops import Rotary
 from wantrn.model.checkpoints import TensorStore, load_transformer_state
 from wantrn.model.conditioning import Conditioning, FirstFrame, ImageChannels, TextOnly
 from wantrn.model.config import WanConfig
+from wantrn.model.execution import Execution
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.media.image import cover, to_tensor
+from wantrn.model.parallelism import Parallelism
 from wantrn.model.quantized_transformer import load_quantized_transformer
 from wantrn.model.schedulers import Scheduler, State, make_scheduler
 from wantrn.model.settings import Settings
@@ -52,7 +54,11 @@ class Denoising:
 
 
 class WanPipeline:
-    """A Wan2.2 checkpoint in memory, ready to make videos. Holds nothing of any run."""
+    """A Wan2.2 checkpoint in memory, ready to make videos. Holds nothing of any run.
+
+    Ranks that share the work call the same methods together with the same arguments, and get the
+    same results.
+    """
 
     def __init__(
         self,
@@ -60,14 +66,21 @@ class WanPipeline:
         experts: tuple[WanTransformer, ...],
         text_encoder: TextEncoder,
         vae: VideoAutoencoder,
+        execution: Execution | None = None,
     ) -> None:
         self.info = info
+        self.execution = Execution() if execution is None else execution
         self._experts = experts
         self._text_encoder = text_encoder
         self._vae = vae
 
     @classmethod
-    def load(cls, directory: Path, dtype: torch.dtype = torch.bfloat16) -> WanPipeline:
+    def load(
+        cls,
+        directory: Path,
+        dtype: torch.dtype = torch.bfloat16,
+        execution: Execution | None = None,
+    ) -> WanPipeline:
         """Load a checkpoint folder; the transformers and the text encoder in ``dtype``.
 
         Where ``wantrn quantize`` has made it, its FP8 layers stay in FP8, and ``dtype`` is bf16.
@@ -75,14 +88,20 @@ class WanPipeline:
         Raises:
             CheckpointError: naming file and key, if any part is missing or wrong.
             RequestError: a ``dtype`` that a model with FP8 layers does not have.
+            ValueError: dimensions that cannot be spread over the ranks of ``execution``, by name.
         """
         info = read_model_info(directory)
         info.check_dtype(dtype)
+        execution = Execution() if execution is None else execution
+        parallel = execution.parallel
         return cls(
             info,
-            tuple(_load_expert(expert, info, dtype) for expert in info.experts),
-            TextEncoder.load(directory / "tokenizer", directory / "text_encoder", dtype),
+            tuple(_load_expert(expert, info, dtype, parallel) for expert in info.experts),
+            TextEncoder.load(
+                directory / "tokenizer", directory / "text_encoder", dtype, parallel.groups.tp
+            ),
             VideoAutoencoder.load(directory / "vae"),
+            execution,
         )
 
     @torch.inference_mode()
@@ -145,7 +164,8 @@ class WanPipeline:
         """
         if not run.done:
             raise ValueError(f"the run has made {run.step_index} of its {run.steps} steps")
-        return self._vae.decode(run.conditioning.finish(run.latents))
+        latents = run.conditioning.finish(run.latents)
+        return self._vae.decode(latents, self.execution.tiling, self.execution.vae_group)
 
     def latent_shape(self, settings: Settings) -> tuple[int, int, int, int, int]:
         """``(1, z, T, h, w)`` for these settings."""
@@ -174,16 +194,26 @@ class WanPipeline:
         boundary, low_guidance = run.settings.boundary_ratio, run.settings.guidance_2
         if boundary is not None and low_guidance is not None and t < boundary * 1000:
             expert, guidance = 1, low_guidance
-        branches = (False,) if guidance == 1 else (False, True)
-        velocities = self._experts[expert].velocities(
-            *run.conditioning.apply(run.latents, t),
-            [self._context(run, expert, negative) for negative in branches],
-            run.rotary,
-        )
         if guidance == 1:
-            return velocities[0]
-        cond, uncond = velocities
+            return self._branches(run, expert, t, (False,))[0]
+        group = self.execution.parallel.groups.cfg
+        if group.size == 1:
+            cond, uncond = self._branches(run, expert, t, (False, True))
+        else:
+            (mine,) = self._branches(run, expert, t, (group.position == 1,))
+            cond, uncond = group.gather(mine)
         return uncond + guidance * (cond - uncond)
+
+    def _branches(
+        self, run: Denoising, expert: int, t: Tensor, negative: tuple[bool, ...]
+    ) -> tuple[Tensor, ...]:
+        """The velocities for the prompt, or the negative prompt where ``negative`` says so."""
+        return self._experts[expert].velocities(
+            *run.conditioning.apply(run.latents, t),
+            [self._context(run, expert, branch) for branch in negative],
+            run.rotary,
+            batched=self.execution.batched_guidance,
+        )
 
     def _context(self, run: Denoising, expert: int, negative: bool) -> TextContext:
         """A prompt's keys and values for one expert, computed at its first step."""
@@ -195,18 +225,29 @@ class WanPipeline:
         return run.contexts[key]
 
 
-def _load_expert(folder: Path, info: ModelInfo, dtype: torch.dtype) -> WanTransformer:
+def _load_expert(
+    folder: Path, info: ModelInfo, dtype: torch.dtype, parallel: Parallelism
+) -> WanTransformer:
     if info.quantization is not None:
-        return load_quantized_transformer(folder)
-    return load_transformer(folder, info.config, dtype)
+        return load_quantized_transformer(folder, parallel)
+    return load_transformer(folder, info.config, dtype, parallel)
 
 
-def load_transformer(folder: Path, config: WanConfig, dtype: torch.dtype) -> WanTransformer:
-    """One expert from a folder or file in any known format, with every parameter checked."""
+def load_transformer(
+    folder: Path, config: WanConfig, dtype: torch.dtype, parallel: Parallelism | None = None
+) -> WanTransformer:
+    """One expert from a folder or file in any known format, with every parameter checked.
+
+    With ``parallel`` only this rank's shard of the parameters is read.
+    """
+    parallel = Parallelism() if parallel is None else parallel
     with torch.device("meta"):
-        model = WanTransformer(config)
+        model = WanTransformer(config, parallel=parallel)
     state = load_transformer_state(
-        TensorStore.open(folder), config, lambda name: model.parameter_dtype(name, dtype)
+        TensorStore.open(folder),
+        config,
+        lambda name: model.parameter_dtype(name, dtype),
+        parallel.shard,
     )
     model.load_state_dict(state, strict=True, assign=True)
     return model.eval().requires_grad_(False)

@@ -11,6 +11,7 @@ from torch import Tensor
 from wantrn.kernels.ops.channel_linear import MX_BLOCK
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
+from wantrn.model.parallelism import Parallelism
 from wantrn.model.quantization import (
     Group,
     QuantizedState,
@@ -24,7 +25,9 @@ DTYPE = torch.bfloat16
 """Of the residual stream and of what is not FP8: kernels with FP8 weights give bf16."""
 
 
-def quantized_transformer(config: WanConfig, state: QuantizedState) -> WanTransformer:
+def quantized_transformer(
+    config: WanConfig, state: QuantizedState, parallel: Parallelism | None = None
+) -> WanTransformer:
     """The transformer that computes with the FP8 weights of ``state``.
 
     The groups in FP8 are those whose layers ``state`` has, and become the model's
@@ -34,15 +37,17 @@ def quantized_transformer(config: WanConfig, state: QuantizedState) -> WanTransf
         config: of the transformer.
         state: from ``quantize_state``, ``quantize_store`` or ``load_quantized``; parameters that
             are not FP8 have the dtypes of a bf16 model, ``WanTransformer.parameter_dtype``.
+        parallel: of which ``state`` is this rank's shard.
 
     Raises:
         ValueError: a layer or parameter that is missing, unexpected, misshaped or of another
             dtype, by name; a width that MX cannot cut into blocks.
     """
     groups = _groups_of(config, state)
-    _check_blocks(config, groups)
+    parallel = Parallelism() if parallel is None else parallel
+    _check_blocks(config, groups, parallel)
     with torch.device("meta"):
-        model = WanTransformer(config, groups)
+        model = WanTransformer(config, groups, parallel)
     tensors = dict(state.parameters)
     for layer, weight in state.layers.items():
         tensors[codes_name(layer)] = weight.codes
@@ -52,16 +57,21 @@ def quantized_transformer(config: WanConfig, state: QuantizedState) -> WanTransf
     return model.eval().requires_grad_(False)
 
 
-def load_quantized_transformer(folder: Path) -> WanTransformer:
+def load_quantized_transformer(folder: Path, parallel: Parallelism | None = None) -> WanTransformer:
     """One expert from a folder that ``wantrn quantize`` has written, with every tensor checked.
+
+    With ``parallel`` only this rank's shard of the parameters is read.
 
     Raises:
         CheckpointError: naming file and keys, see ``load_quantized``; or a width that MX cannot cut
             into blocks.
     """
-    config, state = load_quantized(folder, lambda name: WanTransformer.parameter_dtype(name, DTYPE))
+    parallel = Parallelism() if parallel is None else parallel
+    config, state = load_quantized(
+        folder, lambda name: WanTransformer.parameter_dtype(name, DTYPE), parallel.shard
+    )
     try:
-        return quantized_transformer(config, state)
+        return quantized_transformer(config, state, parallel)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 
@@ -78,16 +88,21 @@ def _groups_of(config: WanConfig, state: QuantizedState) -> frozenset[Group]:
     return found
 
 
-def _check_blocks(config: WanConfig, groups: frozenset[Group]) -> None:
+def _check_blocks(config: WanConfig, groups: frozenset[Group], parallel: Parallelism) -> None:
     """What attention and GELU give is quantized on the way, in blocks of channels."""
-    attention = not groups.isdisjoint((Group.SELF_ATTENTION, Group.CROSS_ATTENTION))
-    for name, width, quantized in (
-        ("hidden_size", config.hidden_size, attention),
-        ("ffn_dim", config.ffn_dim, Group.FEED_FORWARD in groups),
-    ):
-        if quantized and width % MX_BLOCK:
+    ranks = parallel.groups.tp.size
+    sharers = {
+        Group.SELF_ATTENTION: ranks,
+        Group.CROSS_ATTENTION: 1 if parallel.replicate_cross_attention else ranks,
+        Group.FEED_FORWARD: ranks,
+    }
+    for group in sorted(groups, key=lambda group: group.value):
+        name = "ffn_dim" if group is Group.FEED_FORWARD else "hidden_size"
+        width, multiple = getattr(config, name), MX_BLOCK * sharers[group]
+        if width % multiple:
+            spread = "" if sharers[group] == 1 else f" on {sharers[group]} ranks"
             raise ValueError(
-                f"config: {name} is {width}; in FP8 it must be a multiple of {MX_BLOCK}"
+                f"config: {name} is {width}; in FP8{spread} it must be a multiple of {multiple}"
             )
 
 

@@ -78,6 +78,17 @@ class Settings:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def token_count(settings: Settings, info: ModelInfo) -> int:
+    """``S``, the tokens of a video with these settings."""
+    frames, height, width = info.config.patch_size
+    return (
+        ((settings.frames - 1) // info.temporal_stride + 1)
+        // frames
+        * (settings.height // info.spatial_stride // height)
+        * (settings.width // info.spatial_stride // width)
+    )
+
+
 def resolve(request: VideoRequest, info: ModelInfo) -> Settings:
     """Fill in what the request leaves open and check all of it against the model.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -16,7 +17,9 @@ from wantrn.model.attention import CrossAttention, SelfAttention, TextKV
 from wantrn.model.config import WanConfig
 from wantrn.model.embedding import PatchEmbedding, TextEmbedding, TimeEmbedding, unpatchify
 from wantrn.model.feed_forward import FeedForward
+from wantrn.model.local_tokens import LocalTokens
 from wantrn.model.modulation import BlockModulation, output_modulation
+from wantrn.model.parallelism import Parallelism
 from wantrn.model.quantization.groups import Group
 from wantrn.model.rope import rotary_tables
 
@@ -31,6 +34,14 @@ class TextContext:
     blocks: tuple[TextKV, ...]
 
 
+def stacked(contexts: Sequence[TextContext]) -> TextContext:
+    """Several prompts of one length as a batch."""
+    kvs = zip(*[context.blocks for context in contexts], strict=True)
+    return TextContext(
+        tuple(TextKV(torch.cat([t.k for t in kv]), torch.cat([t.v for t in kv])) for kv in kvs)
+    )
+
+
 @dataclass(frozen=True)
 class AttendedVideo:
     """What a block has computed before it reads the text."""
@@ -39,6 +50,23 @@ class AttendedVideo:
     normed: Tensor  # its normalisation, the input of cross-attention; perhaps packed rows
     modulation: BlockModulation
 
+    def repeated(self, count: int) -> AttendedVideo:
+        """For a batch of ``count`` texts that read it."""
+        return AttendedVideo(
+            self.stream.repeat(count, 1, 1),
+            self.normed.repeat(count, 1, 1),
+            self.modulation.repeated(count),
+        )
+
+
+@dataclass(frozen=True)
+class VideoInputs:
+    """What all blocks are told of the video's tokens."""
+
+    rows: Tensor  # [B, G, 6, H] fp32, the timestep's modulation of this rank's tokens
+    rotary: Rotary  # of the tokens that this rank attends from
+    total: int  # tokens of the sequence, on all ranks
+
 
 class Block(nn.Module):
     """Self-attention, cross-attention and feed-forward on one residual stream.
@@ -46,22 +74,24 @@ class Block(nn.Module):
     What comes before a layer in FP8 quantizes its result from fp32, without bf16 in between.
     """
 
-    def __init__(self, config: WanConfig, quantized: frozenset[Group] = frozenset()) -> None:
+    def __init__(
+        self, config: WanConfig, parallel: Parallelism, quantized: frozenset[Group] = frozenset()
+    ) -> None:
         super().__init__()
         self.eps = config.eps
         self.modulation = nn.Parameter(torch.empty(1, 6, config.hidden_size))
-        self.self_attention = SelfAttention(config, Group.SELF_ATTENTION in quantized)
+        self.self_attention = SelfAttention(config, parallel, Group.SELF_ATTENTION in quantized)
         self.cross_norm = nn.LayerNorm(config.hidden_size, eps=config.eps)
-        self.cross_attention = CrossAttention(config, Group.CROSS_ATTENTION in quantized)
-        self.feed_forward = FeedForward(config, Group.FEED_FORWARD in quantized)
+        self.cross_attention = CrossAttention(config, parallel, Group.CROSS_ATTENTION in quantized)
+        self.feed_forward = FeedForward(config, parallel, Group.FEED_FORWARD in quantized)
 
-    def forward(self, stream: Tensor, rows: Tensor, rotary: Rotary, text: TextKV) -> Tensor:
-        """``stream`` ``[B, S, H]``, ``rows`` ``[B, G, 6, H]`` fp32; the new stream."""
-        return self.attend_to_text(self.attend_to_video(stream, rows, rotary), text)
+    def forward(self, stream: Tensor, video: VideoInputs, text: TextKV) -> Tensor:
+        """``stream`` ``[B, S, H]``: this rank's tokens; the new stream."""
+        return self.attend_to_text(self.attend_to_video(stream, video), text)
 
-    def attend_to_video(self, stream: Tensor, rows: Tensor, rotary: Rotary) -> AttendedVideo:
+    def attend_to_video(self, stream: Tensor, video: VideoInputs) -> AttendedVideo:
         """The block up to the first use of the text."""
-        mod = BlockModulation.of(self.modulation, rows)
+        mod = BlockModulation.of(self.modulation, video.rows)
         x = ops.adaln_modulate(
             stream,
             mod.attention_scale,
@@ -69,7 +99,7 @@ class Block(nn.Module):
             eps=self.eps,
             packed=self.self_attention.quantized,
         )
-        x = self.self_attention(x, rotary)
+        x = self.self_attention(x, video.rotary, video.total)
         stream, x = ops.gated_adaln_modulate(
             x,
             stream,
@@ -102,17 +132,32 @@ class WanTransformer(nn.Module):
 
     Parameters are created uninitialised; ``pipeline.load_transformer`` fills them from files, and
     ``quantized_transformer`` makes one whose ``quantized_groups`` are in FP8.
+
+    With ``parallel`` each rank has its shard of the parameters and of the tokens. Arguments and
+    results of all methods are whole, and the same on every rank of ``tp`` and ``cp``, which call
+    them together.
+
+    Raises:
+        ValueError: dimensions that cannot be spread over the ranks, by name.
     """
 
-    def __init__(self, config: WanConfig, quantized_groups: frozenset[Group] = frozenset()) -> None:
+    def __init__(
+        self,
+        config: WanConfig,
+        quantized_groups: frozenset[Group] = frozenset(),
+        parallel: Parallelism | None = None,
+    ) -> None:
         super().__init__()
+        parallel = Parallelism() if parallel is None else parallel
+        parallel.check(config)
         self.config = config
         self.quantized_groups = quantized_groups
+        self.parallel = parallel
         self.patch_embedding = PatchEmbedding(config)
         self.time_embedding = TimeEmbedding(config)
         self.text_embedding = TextEmbedding(config)
         self.blocks = nn.ModuleList(
-            Block(config, quantized_groups) for _ in range(config.num_layers)
+            Block(config, parallel, quantized_groups) for _ in range(config.num_layers)
         )
         self.modulation = nn.Parameter(torch.empty(1, 2, config.hidden_size))
         self.proj_out = nn.Linear(config.hidden_size, config.out_channels * config.patch_volume)
@@ -172,12 +217,18 @@ class WanTransformer(nn.Module):
         return self.velocities(latents, timestep, (text,), rotary)[0]
 
     def velocities(
-        self, latents: Tensor, timestep: Tensor, texts: Sequence[TextContext], rotary: Rotary
+        self,
+        latents: Tensor,
+        timestep: Tensor,
+        texts: Sequence[TextContext],
+        rotary: Rotary,
+        batched: bool = False,
     ) -> tuple[Tensor, ...]:
         """The velocities of the same latents for several prompts.
 
         What comes before the first use of the text (embeddings, self-attention of the first block)
-        is the same for all and computed once; the result has the bits of separate passes.
+        is the same for all and computed once. One text after the other, the result has the bits of
+        separate passes; as a batch, weights are read once, and roundings differ.
 
         Args:
             latents: ``[B, C_in, T, height, width]``, fp32.
@@ -186,6 +237,7 @@ class WanTransformer(nn.Module):
                 frame, ``G = S`` one for each token.
             texts: from ``text_context`` of this model.
             rotary: from ``rotary`` for latents of this shape.
+            batched: the texts, of one length, pass through the blocks as a batch.
 
         Returns:
             For each text, fp32 ``[B, C_out, T, height, width]``.
@@ -195,16 +247,40 @@ class WanTransformer(nn.Module):
         """
         grid = self.token_grid(latents)
         self._check(latents, timestep, texts)
+        tokens = LocalTokens.of(math.prod(grid), self.parallel)
+        vector, rows = self._embedded_time(timestep.view(timestep.shape[0], -1), tokens)
+        video = VideoInputs(rows, tokens.rotary(rotary), tokens.total)
+        stream = self.patch_embedding(latents, tokens)
+        streams = self._streams(stream, video, texts, batched)
+        projected = [tokens.join(self._project_out(x, vector), self.parallel) for x in streams]
+        patch, channels = self.config.patch_size, self.config.out_channels
+        return tuple(unpatchify(x, grid, patch, channels) for x in projected)
+
+    def _embedded_time(self, timestep: Tensor, tokens: LocalTokens) -> tuple[Tensor, Tensor]:
+        """``TimeEmbedding`` of ``[B, G]``, for this rank's tokens."""
+        local = tokens.rows(timestep)
+        if local.shape[1] <= timestep.shape[1]:
+            return cast(tuple[Tensor, Tensor], self.time_embedding(local))
+        vector, rows = self.time_embedding(timestep)
+        return tokens.rows(vector), tokens.rows(rows)
+
+    def _streams(
+        self, stream: Tensor, video: VideoInputs, texts: Sequence[TextContext], batched: bool
+    ) -> list[Tensor]:
+        """What the last block gives for each text."""
         first, *others = self._typed_blocks()
-        vector, rows = self.time_embedding(timestep.view(timestep.shape[0], -1))
-        video = first.attend_to_video(self.patch_embedding(latents), rows, rotary)
-        velocities = []
-        for text in texts:
-            stream = first.attend_to_text(video, text.blocks[0])
+        attended = first.attend_to_video(stream, video)
+        passes = list(texts)
+        if batched:
+            attended, passes = attended.repeated(len(texts)), [stacked(texts)]
+            video = replace(video, rows=video.rows.repeat(len(texts), 1, 1, 1))
+        found = []
+        for text in passes:
+            x = first.attend_to_text(attended, text.blocks[0])
             for block, text_kv in zip(others, text.blocks[1:], strict=True):
-                stream = block(stream, rows, rotary, text_kv)
-            velocities.append(self._project_out(stream, vector, grid))
-        return tuple(velocities)
+                x = block(x, video, text_kv)
+            found.append(x)
+        return list(found[0].chunk(len(texts))) if batched else found
 
     def _check(self, latents: Tensor, timestep: Tensor, texts: Sequence[TextContext]) -> None:
         if timestep.ndim not in (1, 2) or timestep.shape[0] != latents.shape[0]:
@@ -216,12 +292,12 @@ class WanTransformer(nn.Module):
             if len(text.blocks) != len(self.blocks):
                 raise ValueError(f"text is of {len(text.blocks)} blocks, not {len(self.blocks)}")
 
-    def _project_out(self, stream: Tensor, vector: Tensor, grid: tuple[int, int, int]) -> Tensor:
+    def _project_out(self, stream: Tensor, vector: Tensor) -> Tensor:
+        """``[B, S, pt * ph * pw * C]`` fp32."""
         scale, shift = output_modulation(self.modulation, vector)
         # fp32 from here on: 64 columns cost nothing, and the scheduler works in fp32
         x = ops.adaln_modulate(stream.float(), scale, shift, eps=self.config.eps)
-        patches = F.linear(x, self.proj_out.weight.float(), self.proj_out.bias.float())
-        return unpatchify(patches, grid, self.config.patch_size, self.config.out_channels)
+        return F.linear(x, self.proj_out.weight.float(), self.proj_out.bias.float())
 
     def _typed_blocks(self) -> Iterable[Block]:
         return cast(Iterable[Block], self.blocks)
