@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -27,6 +28,7 @@ from wantrn.model.errors import CheckpointError, RequestError
 # The same as in wantrn.model, which is too slow to import here.
 SCHEDULERS = ("unipc", "euler")
 DTYPES = ("float32", "bfloat16")
+STRATEGIES = ("ring", "all_gather")
 GROUPS = ("self_attention", "cross_attention", "feed_forward")
 LIMITS = (448.0, 240.0)
 
@@ -46,12 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = vars(_parser().parse_args(argv))
     run: Callable[[dict[str, Any]], int] = arguments.pop("run")
-    name = f"wantrn {arguments.pop('command')}"
+    return status_of(f"wantrn {arguments.pop('command')}", lambda: run(arguments))
+
+
+def status_of(name: str, run: Callable[[], int], says_stopped: bool = True) -> int:
+    """The exit status of the command ``name``, whose work is ``run``; errors are told.
+
+    A process that another one stops, and speaks for, does not say so itself.
+    """
     try:
         with _signals_as_exceptions():
-            return run(arguments)
+            return run()
     except Stopped as stopped:
-        print(f"{name}: stopped", file=sys.stderr)
+        if says_stopped:
+            print(f"{name}: stopped", file=sys.stderr)
         return stopped.exit_status
     except RequestError as error:
         print(f"{name}: error: {_as_option(error)}", file=sys.stderr)
@@ -89,8 +99,10 @@ def _as_option(error: RequestError) -> str:
 
 def _generate(arguments: dict[str, Any]) -> int:
     from wantrn.serving.generate import GenerateOptions, generate
+    from wantrn.serving.rank_options import RankOptions
 
-    return generate(GenerateOptions(**arguments))
+    ranks = RankOptions(**{field.name: arguments.pop(field.name) for field in fields(RankOptions)})
+    return generate(GenerateOptions(**arguments, ranks=ranks))
 
 
 def _inspect(arguments: dict[str, Any]) -> int:
@@ -185,8 +197,51 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add("--scheduler", choices=SCHEDULERS, help="the solver")
     add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
     add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
-    add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
+    add(
+        "--threads",
+        metavar="N",
+        type=_threads,
+        help="CPU threads of each rank (default: torch's choice, or an even share)",
+    )
+    _add_ranks(parser)
     parser.set_defaults(run=_generate)
+
+
+def _add_ranks(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group(
+        "ranks",
+        "Several processes make the video together: as many as the product of --tp, --ring, "
+        "--ulysses and, with --cfg-parallel, 2. They are started here, or by torchrun.",
+    ).add_argument
+    degree: dict[str, Any] = {"metavar": "N", "type": int, "default": 1}
+    add("--tp", help="ranks that share heads and channels: tensor parallelism", **degree)
+    add("--ring", help="ranks that share the video's tokens; keys and values go round", **degree)
+    add("--ulysses", help="ranks that share tokens, and swap them for heads", **degree)
+    add("--cfg-parallel", action="store_true", help="one rank for each branch of guidance")
+    add("--batch-guidance", action="store_true", help="both branches of guidance in one pass")
+    add(
+        "--sequence-sharding",
+        action="store_true",
+        help="the ranks of --tp share tokens too, where they do not share heads",
+    )
+    add(
+        "--replicate-cross-attention",
+        action="store_true",
+        help="each rank of --tp computes the attention to the text whole",
+    )
+    add(
+        "--context",
+        choices=STRATEGIES,
+        default=STRATEGIES[0],
+        help="how the ranks of --ring come by all keys and values (default: %(default)s)",
+    )
+    add(
+        "--strict-tokens",
+        action="store_true",
+        help="refuse a video whose tokens the ranks cannot share evenly, rather than pad",
+    )
+    add("--tile-vae", action="store_true", help="decode in tiles, which takes less memory")
+    add("--vae-parallel", action="store_true", help="decode in tiles, shared by all ranks")
 
 
 def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:

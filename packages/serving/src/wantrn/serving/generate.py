@@ -1,10 +1,17 @@
-"""``wantrn generate``: one video, in this process."""
+"""``wantrn generate``: one video, in this process or on several ranks.
+
+Asked for several ranks, the command checks all that it can, starts them, and each of them runs
+``generate`` again, in the world that the starting process made. Started by ``torchrun``, a process
+is such a rank from the beginning.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +23,11 @@ from wantrn.model.media import check_output, read_image, to_uint8, write_video
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.parallel import Groups
+from wantrn.parallel.launch import join_world, rank_of_environment
 from wantrn.serving import __version__
+from wantrn.serving.local_ranks import run_on_local_ranks
+from wantrn.serving.rank_options import RankOptions, request_error
 from wantrn.serving.stages import Stages
 from wantrn.serving.table import aligned
 
@@ -41,6 +52,28 @@ class GenerateOptions:
     seed: int | None = None
     dtype: str | None = None
     threads: int | None = None
+    ranks: RankOptions = field(default_factory=RankOptions)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the options come to, all that needs no weights checked."""
+
+    settings: Settings
+    info: ModelInfo
+    dtype: torch.dtype
+
+    def describe(self, ranks: RankOptions) -> dict[str, str | int | float]:
+        """What is printed before the run and kept in the video: enough to make it again."""
+        quantization = self.info.quantization
+        return {
+            **self.settings.describe(),
+            "model": f"{self.info.directory.resolve().name} ({self.info.kind.value})",
+            "dtype": str(self.dtype).removeprefix("torch."),
+            **({} if quantization is None else {"fp8": quantization.describe()}),
+            **ranks.describe(),
+            "wantrn": __version__,
+        }
 
 
 def generate(options: GenerateOptions) -> int:
@@ -49,6 +82,21 @@ def generate(options: GenerateOptions) -> int:
     Everything that needs no weights is checked before any are read. Raises ``RequestError`` and
     ``CheckpointError``; nothing new is then at the output's path.
     """
+    plan = _plan(options)
+    if rank_of_environment() is None and options.ranks.degrees().world > 1:
+        # all ranks draw the same noise
+        return run_on_local_ranks(replace(options, seed=plan.settings.seed))
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    with _world(options.ranks) as groups:
+        if options.seed is None:
+            seed = int(groups.world.gather(torch.tensor([plan.settings.seed]))[0])
+            settings = replace(plan.settings, seed=seed)
+            plan = replace(plan, settings=settings)
+        return _run(options, plan, groups)
+
+
+def _plan(options: GenerateOptions) -> Plan:
     image = None if options.image is None else read_image(options.image)
     info = read_model_info(_checkpoint(options))
     settings = resolve(
@@ -71,52 +119,74 @@ def generate(options: GenerateOptions) -> int:
     check_output(options.output, (settings.width, settings.height), settings.fps)
     dtype = info.defaults.dtype if options.dtype is None else DTYPES[options.dtype]
     info.check_dtype(dtype)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    options.ranks.check(info, settings)
+    return Plan(settings, info, dtype)
+
+
+@contextmanager
+def _world(ranks: RankOptions) -> Iterator[Groups]:
+    """This process's groups, of a world that exists while they are used."""
+    if rank_of_environment() is None:
+        yield Groups.single()
+        return
+    with join_world():
+        try:
+            groups = Groups.build(ranks.degrees())
+        except ValueError as error:
+            raise request_error(error) from error
+        yield groups
+
+
+def _run(options: GenerateOptions, plan: Plan, groups: Groups) -> int:
+    """Make the video, together with the other ranks. The first one speaks, and writes the file."""
+    speaks, stages = groups.rank == 0, Stages()
+    described = plan.describe(options.ranks)
+    if speaks:
+        _announce(options, described)
+    with stages.measure("load"):
+        execution = options.ranks.execution(groups)
+        pipeline = WanPipeline.load(plan.info.directory, plan.dtype, execution)
+    with stages.measure("text and noise"):
+        job = pipeline.prepare(plan.settings)
+    with stages.measure("denoise"):
+        try:
+            _denoise(pipeline, job, speaks)
+        except DenoisingError as error:
+            if speaks:  # all have the same latents
+                print(f"wantrn generate: failed: {error}", file=sys.stderr)
+            return 1
+    with stages.measure("decode"):
+        video = pipeline.decode(job)
+    if not speaks:
+        return 0
+    with stages.measure("write"):
+        write_video(options.output, to_uint8(video), plan.settings.fps, described)
+    print(stages.summary(), file=sys.stderr)
+    print(options.output)
+    return 0
+
+
+def _announce(options: GenerateOptions, described: dict[str, str | int | float]) -> None:
     if options.model is None:
         print(
             "No --model is given: this is a tiny model with random weights, "
             "and its pictures are noise.",
             file=sys.stderr,
         )
-    described = _describe(settings, info, dtype)
     print(aligned({**described, "output": str(options.output)}), file=sys.stderr)
-    return _run(settings, described, dtype, info.directory, options.output)
 
 
-def _run(
-    settings: Settings,
-    described: dict[str, str | int | float],
-    dtype: torch.dtype,
-    directory: Path,
-    output: Path,
-) -> int:
-    stages = Stages()
-    with stages.measure("load"):
-        pipeline = WanPipeline.load(directory, dtype)
-    with stages.measure("text and noise"):
-        job = pipeline.prepare(settings)
-    with stages.measure("denoise"):
-        try:
-            _denoise(pipeline, job)
-        except DenoisingError as error:
-            print(f"wantrn generate: failed: {error}", file=sys.stderr)
-            return 1
-    with stages.measure("decode"):
-        frames = to_uint8(pipeline.decode(job))
-    with stages.measure("write"):
-        write_video(output, frames, settings.fps, described)
-    print(stages.summary(), file=sys.stderr)
-    print(output)
-    return 0
-
-
-def _denoise(pipeline: WanPipeline, job: Denoising) -> None:
+def _denoise(pipeline: WanPipeline, job: Denoising, speaks: bool) -> None:
     """All steps, under a progress bar with the time that is left."""
     # a log is not the place for ten lines a second
     interval = 0.1 if sys.stderr.isatty() else 10.0
     with tqdm(
-        total=job.steps, desc="denoising", unit="step", file=sys.stderr, mininterval=interval
+        total=job.steps,
+        desc="denoising",
+        unit="step",
+        file=sys.stderr,
+        mininterval=interval,
+        disable=not speaks,
     ) as bar:
         while not job.done:
             pipeline.step(job)
@@ -143,17 +213,3 @@ def _cache_folder() -> Path:
     """The user's, by the XDG base directory specification (relative paths do not count)."""
     chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "wantrn"
-
-
-def _describe(
-    settings: Settings, info: ModelInfo, dtype: torch.dtype
-) -> dict[str, str | int | float]:
-    """What is printed before the run and kept in the video: enough to make it again."""
-    quantization = info.quantization
-    return {
-        **settings.describe(),
-        "model": f"{info.directory.resolve().name} ({info.kind.value})",
-        "dtype": str(dtype).removeprefix("torch."),
-        **({} if quantization is None else {"fp8": quantization.describe()}),
-        "wantrn": __version__,
-    }

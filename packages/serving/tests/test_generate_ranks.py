@@ -1,0 +1,257 @@
+"""``wantrn generate`` on several ranks: the real command, and how it ends when a rank does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from wantrn.model.media import read_video
+from wantrn.serving.cli import main
+
+SHORT = ["--size", "32x32", "--frames", "5", "--steps", "2", "--seed", "7"]
+LONG = ["--size", "64x64", "--frames", "17", "--steps", "500", "--seed", "7"]
+LIMIT = 110.0  # seconds, for anything that a test waits for
+ENDS_WITHIN = 10.0
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="finds the ranks' processes in /proc"
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def place(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, for the command within this process and the ranks that it starts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def on_one(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.uint8]:
+    """The video that one rank makes."""
+    folder = tmp_path_factory.mktemp("one") / "video"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        assert main(["generate", "x", *SHORT, "--output", str(folder)]) == 0
+    return read_video(folder)[0]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "wantrn.serving.cli", "generate", "x", *arguments]
+
+
+def environment(cache: Path) -> dict[str, str]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": path}
+
+
+def run(arguments: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments, env=environment(cache), capture_output=True, text=True, timeout=LIMIT
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        "--tp 2 --sequence-sharding --replicate-cross-attention --vae-parallel",
+        "--ring 2 --context all_gather --batch-guidance --tile-vae",
+        "--tp 2 --ring 2",
+    ],
+)
+def test_ranks_make_the_video_of_one(
+    ranks: str,
+    place: Path,
+    on_one: NDArray[np.uint8],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["generate", "x", *SHORT, *ranks.split(), "--output", "video"]) == 0
+    told = capfd.readouterr()
+    assert told.out == "video\n"
+    assert told.err.count("done in") == 1
+    frames, _, metadata = read_video(place / "video")
+    assert np.abs(frames.astype(int) - on_one).max() <= 1
+    assert f"ranks {metadata['ranks']}" in re.sub(" +", " ", told.err)
+
+
+def test_branches_of_guidance_on_two_ranks_have_the_bits_of_one(
+    place: Path, on_one: NDArray[np.uint8]
+) -> None:
+    assert main(["generate", "x", *SHORT, "--cfg-parallel", "--output", "video"]) == 0
+    assert np.array_equal(read_video(place / "video")[0], on_one)
+
+
+def test_torchrun(cache: Path, place: Path) -> None:
+    """Without a seed, so the ranks have to agree on one."""
+    output = place / "video"
+    torchrun = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+    ]
+    generate = [*command(*SHORT[:-2], "--tp", "2", "--output", str(output))[1:]]
+    done = run([*torchrun, *generate], cache)
+    assert done.returncode == 0, done.stderr
+    frames, _, metadata = read_video(output)
+    again = ["generate", "x", *SHORT[:-1], str(metadata["seed"])]
+    assert main([*again, "--output", "again"]) == 0
+    assert np.abs(read_video(place / "again")[0].astype(int) - frames).max() <= 1
+
+
+@contextmanager
+def running(arguments: list[str], cache: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command, once its first step has begun."""
+    process = subprocess.Popen(
+        arguments,
+        env=environment(cache),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("denoising"):
+                break
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=LIMIT)
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[int]:
+    """The children of a process, oldest first."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(child) for child in children.read_text().split()]
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    end = time.monotonic() + ENDS_WITHIN
+    while any(Path(f"/proc/{process}").exists() for process in processes):
+        assert time.monotonic() < end, "processes are left"
+        time.sleep(0.05)
+
+
+def test_a_rank_that_is_killed_ends_the_run(cache: Path, tmp_path: Path) -> None:
+    arguments = command(*LONG, "--tp", "2", "--ring", "2", "--output", str(tmp_path / "x.mp4"))
+    with running(arguments, cache) as process:
+        ranks = ranks_of(process)
+        assert len(ranks) == 4
+        os.kill(ranks[2], signal.SIGKILL)
+        _, errors = process.communicate(timeout=ENDS_WITHIN)
+        assert process.returncode == 128 + signal.SIGKILL
+        assert errors.count("rank 2") == 1
+        assert "Traceback" not in errors
+        wait_until_gone(ranks)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_end_with_the_command(cache: Path, tmp_path: Path) -> None:
+    arguments = command(*LONG, "--tp", "2", "--output", str(tmp_path / "x.mp4"))
+    with running(arguments, cache) as process:
+        ranks = ranks_of(process)
+        process.kill()
+        process.wait(timeout=LIMIT)
+        wait_until_gone(ranks)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_stops_all_ranks(cache: Path, tmp_path: Path) -> None:
+    arguments = command(*LONG, "--ring", "2", "--output", str(tmp_path / "x.mp4"))
+    with running(arguments, cache) as process:
+        ranks = ranks_of(process)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=ENDS_WITHIN)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert "Traceback" not in errors
+        wait_until_gone(ranks)
+    assert list(tmp_path.iterdir()) == []
+
+
+FAILING_BRANCH = """
+import os, sys
+from wantrn.model.pipeline import WanPipeline
+from wantrn.serving import local_ranks
+
+branches = WanPipeline._branches
+
+def failing(self, run, expert, t, negative):
+    if run.step_index == 1 and os.environ["RANK"] == "1":
+        raise ArithmeticError("the branch of the negative prompt fails")
+    return branches(self, run, expert, t, negative)
+
+WanPipeline._branches = failing
+sys.exit(local_ranks.main())
+"""
+
+
+def test_an_error_on_one_branch_ends_both(cache: Path, tmp_path: Path) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING_BRANCH)
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        "import sys\n"
+        "from wantrn.serving import cli, local_ranks\n"
+        "run_local = local_ranks.run_local\n"
+        "def with_script(world, command, **options):\n"
+        f"    return run_local(world, [sys.executable, {str(script)!r}, command[-1]], **options)\n"
+        "local_ranks.run_local = with_script\n"
+        "sys.exit(cli.main())\n"
+    )
+    arguments = [sys.executable, str(driver), "generate", "x", *LONG, "--cfg-parallel"]
+    started = time.monotonic()
+    done = run([*arguments, "--output", str(tmp_path / "x.mp4")], cache)
+    assert time.monotonic() - started < LIMIT
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("the branch of the negative prompt fails") == 1
+    assert done.stderr.count("Traceback") == 1
+    assert not (tmp_path / "x.mp4").exists()
+
+
+BAD = [
+    (["--tp", "0"], "--tp: must be at least 1, got 0"),
+    (["--tp", "4"], "--tp: must divide the 2 heads, got 4"),
+    (["--ulysses", "4"], "--ulysses: must divide the 2 heads"),
+    (["--sequence-sharding"], "--sequence-sharding: needs tp of at least 2"),
+    (["--cfg-parallel", "--batch-guidance"], "--batch-guidance: .*--cfg-parallel"),
+    (["--replicate-cross-attention"], "--replicate-cross-attention: needs --tp"),
+    (["--context", "all_gather"], "--context: .*--ring"),
+    (["--strict-tokens"], "--strict-tokens: needs --ring"),
+    (["--vae-parallel"], "--vae-parallel: needs more than one rank"),
+    (
+        ["--ring", "3", "--strict-tokens", *SHORT],
+        "--strict-tokens: Sequence length 8 is not divisible by cp_size 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "fault"), BAD, ids=lambda value: str(value))
+def test_what_ranks_cannot_do_is_refused(
+    arguments: list[str],
+    fault: str,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    output = tmp_path / "x.mp4"
+    assert main(["generate", "x", *arguments, "--output", str(output)]) == 2
+    assert re.search(fault, capsys.readouterr().err)
+    assert not output.exists()
