@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wantrn.kernels import ops
-from wantrn.kernels.backend import Backend, setting
+from wantrn.kernels.machine import machine_for
 from wantrn.model.parallelism import Parallelism
 from wantrn.parallel.attention import SequenceAttention, Strategy
 
@@ -31,7 +31,7 @@ class VideoAttention:
         groups = self.parallel.groups
         if groups.cp.size == 1:
             return ops.attention(q, k[:, :total], v[:, :total])
-        if setting().backend is Backend.TORCH:
+        if machine_for(q) is None:
             attention = SequenceAttention.of(groups, strategy=self.parallel.strategy)
         else:
             attention = SequenceAttention.of(groups, ring_kernel=self._by_kernels)
