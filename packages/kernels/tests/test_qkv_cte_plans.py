@@ -10,7 +10,7 @@ import pytest
 import torch
 from qkv_cases import STRICT, Case, random_case, specs
 
-from nkisim import TensorSpec, World
+from nkisim import World
 from nkisim.enums import MemoryRegion
 from nkisim.trace import CoreTrace
 from wantrn.kernels.qkv import (
@@ -133,14 +133,7 @@ def test_buffers_of_sums_and_caches(packed: bool, rope: bool, norm: str, caches:
         ranks=2 if options.replica_groups else 1,
     )
     for plan in some_plans(case.sizes()):
-        arguments = case.arguments(plan)
-        assert_buffers_are_used(plan, [tuple(map(without_values, row)) for row in arguments])
-
-
-def without_values(argument: Any) -> Any:
-    if not isinstance(argument, torch.Tensor):
-        return argument
-    return TensorSpec(tuple(argument.shape), str(argument.dtype).removeprefix("torch."))
+        assert_buffers_are_used(plan, case.arguments(plan))
 
 
 def some_plans(sizes: Sizes) -> list[Plan]:

@@ -36,13 +36,11 @@ class Dynamic:
     limit: int
 
 
-def known_value(index: MemoryView | VirtualRegister) -> int | None:
-    """The integer in a register or in a tensor of one element; None where it is not known."""
+def is_known(index: MemoryView | VirtualRegister) -> bool:
+    """Whether the run knows what an index holds; it may have the values of all else."""
     if isinstance(index, VirtualRegister):
-        return None if index.value is None else int(index.value)
-    if index.storage.data is None:
-        return None
-    return int(index.array().reshape(-1)[0])
+        return index.value is not None
+    return index.storage.data is not None
 
 
 def scalar_value(index: MemoryView | VirtualRegister, argument: str) -> int:
@@ -51,15 +49,16 @@ def scalar_value(index: MemoryView | VirtualRegister, argument: str) -> int:
     Raises:
         NkiValidationError: it has none, since the run computes no values or nothing wrote it.
     """
-    found = known_value(index)
-    if found is not None:
-        return found
     if isinstance(index, VirtualRegister):
-        raise NkiValidationError(
-            f"{argument}: the register holds no value; a run without numerics knows only values "
-            "that come from Python numbers or directly from input arrays"
-        )
-    raise NkiValidationError(f"{argument}: {index!r} has no values in a run without numerics")
+        if index.value is None:
+            raise NkiValidationError(
+                f"{argument}: the register holds no value; a run without numerics knows only "
+                "values that come from Python numbers or directly from input arrays"
+            )
+        return int(index.value)
+    if not is_known(index):
+        raise NkiValidationError(f"{argument}: {index!r} has no values in a run without numerics")
+    return int(index.array().reshape(-1)[0])
 
 
 def index_value(view: MemoryView) -> tuple[int, bool]:

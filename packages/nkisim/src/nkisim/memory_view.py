@@ -111,22 +111,32 @@ class MemoryView:
     def touched(self) -> list[Access] | None:
         """Of a view with a dynamic index: the bytes that it means at this moment.
 
-        None where that is not known: the run computes no values, or the index is of a `gather`.
+        None where that is not known: the run does not compute the index, or it is of a `gather`.
         """
         assert self.dynamic is not None
-        if self.dynamic.kind == "scalar":
-            value = dynamic.known_value(self.dynamic.index)
-            if value is None:
-                return None
-            return [self.resolved().access()] if 0 <= value < self.dynamic.limit else []
-        if self.dynamic.kind == "gather" or self.storage.data is None:
+        if self.dynamic.kind == "gather" or not dynamic.is_known(self.dynamic.index):
             return None
+        if self.dynamic.kind == "scalar":
+            _, in_range = dynamic.index_value(self)
+            return [self.resolved().access()] if in_range else []
         starts, valid = dynamic.row_starts(self)
         shape, strides = (1, *self.shape[1:]), (0, *self.strides[1:])
         rows = (int(start) for start in np.unique(starts[valid]))
         return [_in_hbm(MemoryView(self.storage, self.dtype, shape, strides, at)) for at in rows]
 
     # Values
+
+    def has_values(self, numerics: bool) -> bool:
+        """Whether `values` can tell what this view holds at this moment.
+
+        A run without `numerics` has the values of the caller's arrays, as long as the kernel writes
+        nothing to them, and not those of a view whose index it does not compute.
+        """
+        if numerics:
+            return True
+        if self.storage.data is None or self.storage.version > 0:
+            return False
+        return self.dynamic is None or dynamic.is_known(self.dynamic.index)
 
     def array(self) -> Array:
         """The elements as a NumPy view of the simulated memory; any dynamic index is left out.

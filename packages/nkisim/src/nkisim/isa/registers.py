@@ -69,8 +69,7 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
     _writable(op, dst)
     _one_element(core, op, "src", src)
     instruction = core.issue(op, Engine.sync, (), (src,))
-    # without numerics only arguments have values
-    dst.value = None if src.storage.data is None else src.values().reshape(-1)[0].item()
+    dst.value = src.values().reshape(-1)[0].item() if src.has_values(core.numerics) else None
     return instruction
 
 

@@ -163,13 +163,13 @@ def device_print(print_prefix: str, tensor: NkiTensor) -> None:
     """Print a tensor, after `print_prefix`, as it is at this point of the kernel.
 
     The print is no instruction of the record: what it costs on the device is not published. A run
-    without numerics prints shape and dtype.
+    without numerics prints shape and dtype of what it has no values of.
     """
     core = current("nl.device_print")
     shown = operands.tensor("nl.device_print", "tensor", tensor)
     where = f" [rank {core.rank}, core {core.number}]" if len(core.run.cores) > 1 else ""
     text = f"{print_prefix}{where} {list(shown.shape)} {shown.dtype}"
-    if shown.storage.data is not None:
+    if shown.has_values(core.numerics):
         values = shown.values()
         printable = values if values.dtype.kind in "fiub" else values.astype(np.float32)
         text += f"\n{printable}"
