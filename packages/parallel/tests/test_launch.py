@@ -216,12 +216,12 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
 
 
 def test_ranks_that_write_much_are_not_held_up(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     body = """
-    for line in range(40_000):
-        print("line", line, file=sys.stderr if line % 2 else sys.stdout)
-    sys.stdout.flush()
+    for line in range(10_000):
+        print("line", 10_000 + line, file=sys.stderr if line % 2 else sys.stdout)
     started()
     all_started()
     if rank == 1:
@@ -230,10 +230,34 @@ def test_ranks_that_write_much_are_not_held_up(
     """
     assert run(2, command(tmp_path, body)) == 1
     errors = capfd.readouterr().err.split("rank 1 of 2 ended with status 1; it wrote:\n")[1]
-    assert len(errors) < 70_000
-    lines = errors.splitlines()
-    assert lines[0] == "[...]" and lines[-1] == "the end"
-    assert all(line.split()[0] == "line" and len(line.split()) == 2 for line in lines[1:-1])
+    assert 60_000 < len(errors) < 70_000
+    cut, *lines, end = errors.splitlines()
+    assert (cut, end) == ("[...]", "the end")
+    # in the order in which they were written, though to both streams
+    assert lines == [f"line {line}" for line in range(20_000 - len(lines), 20_000)]
+
+
+@pytest.mark.parametrize("asked", [None, "", "1"])
+def test_what_a_rank_printed_before_it_was_killed_is_told(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | None,
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("PYTHONUNBUFFERED", asked)
+    body = """
+    print("loading")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1000)
+    """
+    assert run(2, command(tmp_path, body)) == 137
+    errors = capfd.readouterr().err
+    told = "rank 1 of 2 was ended by SIGKILL"
+    # without a word from the user, or as the user says
+    assert errors == (f"{told}\n" if asked == "" else f"{told}; it wrote:\nloading\n")
 
 
 def test_nothing_is_left_open(tmp_path: Path) -> None:

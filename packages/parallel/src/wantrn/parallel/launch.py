@@ -37,8 +37,8 @@ def run_local(
     Args:
         world: the number of ranks.
         command: a program and its arguments.
-        environment: variables for all ranks. ``OMP_NUM_THREADS`` is ``threads_per_rank(world)``
-            unless it is set here or in this process.
+        environment: variables for all ranks. Unless set here or in this process,
+            ``OMP_NUM_THREADS`` is ``threads_per_rank(world)``, and ``PYTHONUNBUFFERED`` is 1.
         grace: in seconds.
 
     Returns:
@@ -80,7 +80,12 @@ def threads_per_rank(world: int) -> int:
 
 def _defaults(world: int) -> dict[str, str]:
     """Variables that the user may set otherwise."""
-    defaults = {"OMP_NUM_THREADS": str(threads_per_rank(world))}
+    defaults = {
+        "OMP_NUM_THREADS": str(threads_per_rank(world)),
+        # Output into a pipe would come late and cut in mid-line, between lines of errors; and not
+        # at all from a rank that was killed.
+        "PYTHONUNBUFFERED": "1",
+    }
     # the machine's own name may lead to an address that it does not have
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):
