@@ -166,3 +166,18 @@ def test_both_branches_in_one_pass() -> None:
 def test_heads_that_cannot_be_shared(degrees: Degrees, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         degrees.check_heads(CASES["T2V, 24 tokens"].config().num_attention_heads)
+
+
+def test_all_is_where_the_latents_are() -> None:
+    """Nothing of a forward stays on the CPU: torch refuses tensors of two devices."""
+    meta = torch.device("meta")
+    case = CASES["TI2V, a timestep a frame"]
+    with meta:
+        model = WanTransformer(case.config())
+    latents, timestep, (text, _) = inputs(case)
+    latents = latents.to(meta)
+    with torch.inference_mode():
+        context = model.text_context(text.to(meta))
+        found = model(latents, timestep.to(meta), context, model.rotary(latents))
+    assert found.device == meta
+    assert found.shape == (2, case.out_channels, *case.latents)

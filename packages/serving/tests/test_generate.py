@@ -117,6 +117,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--size", "0x64"], "--size: 0x64 .* 16x64"),
     (["--frames", "10"], "--frames: 10 .* 9 and 13"),
     (["--frames", "0"], "--frames: 0 .* 1 and 5"),
+    (["--device", "neuron"], "--device: got neuron, but .* torch-neuronx, .*pip install"),
     (["--steps", "0"], "--steps: 0 .* 1 and 2"),
     (["--steps", "-5"], "--steps: -5 .* 1 and 2"),
     (["--fps", "0"], "--fps: 0 .* 1 and 2"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.vae_tiles import Tiling
 from wantrn.parallel import Group
@@ -20,6 +22,7 @@ class Execution:
             the other, or on two ranks where ``parallel.groups.cfg`` has them.
         tiling: how the video is cut for decoding; None decodes it whole.
         vae_group: the ranks that share its tiles.
+        device: where the transformers are. Text encoder, autoencoder and solver are on the CPU.
 
     Raises:
         ValueError: options that exclude each other, by name.
@@ -29,6 +32,7 @@ class Execution:
     batched_guidance: bool = False
     tiling: Tiling | None = None
     vae_group: Group = field(default_factory=Group.single)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         if self.batched_guidance and self.parallel.groups.cfg.size > 1:

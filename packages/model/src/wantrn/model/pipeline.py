@@ -96,7 +96,10 @@ class WanPipeline:
         parallel = execution.parallel
         return cls(
             info,
-            tuple(_load_expert(expert, info, dtype, parallel) for expert in info.experts),
+            tuple(
+                _load_expert(expert, info, dtype, parallel).to(execution.device)
+                for expert in info.experts
+            ),
             TextEncoder.load(
                 directory / "tokenizer", directory / "text_encoder", dtype, parallel.groups.tp
             ),
@@ -129,7 +132,7 @@ class WanPipeline:
             settings=settings,
             scheduler=scheduler,
             conditioning=conditioning,
-            rotary=self._experts[0].rotary(conditioning.apply(noise, torch.zeros(()))[0]),
+            rotary=self._rotary(conditioning.apply(noise, torch.zeros(()))[0]),
             prompt=encode(settings.prompt),
             negative_prompt=encode(settings.negative_prompt) if guided else None,
             latents=noise,
@@ -208,12 +211,22 @@ class WanPipeline:
         self, run: Denoising, expert: int, t: Tensor, negative: tuple[bool, ...]
     ) -> tuple[Tensor, ...]:
         """The velocities for the prompt, or the negative prompt where ``negative`` says so."""
-        return self._experts[expert].velocities(
-            *run.conditioning.apply(run.latents, t),
+        latents, timestep = run.conditioning.apply(run.latents, t)
+        device = self.execution.device
+        velocities = self._experts[expert].velocities(
+            latents.to(device),
+            timestep.to(device),
             [self._context(run, expert, branch) for branch in negative],
             run.rotary,
             batched=self.execution.batched_guidance,
         )
+        return tuple(velocity.cpu() for velocity in velocities)
+
+    def _rotary(self, latents: Tensor) -> Rotary:
+        """The tables for latents of this shape, where the transformers are."""
+        tables = self._experts[0].rotary(latents)
+        device = self.execution.device
+        return Rotary(tables.cos.to(device), tables.sin.to(device))
 
     def _context(self, run: Denoising, expert: int, negative: bool) -> TextContext:
         """A prompt's keys and values for one expert, computed at its first step."""
@@ -221,7 +234,7 @@ class WanPipeline:
         if key not in run.contexts:
             text = run.negative_prompt if negative else run.prompt
             assert text is not None, "prepare() encodes the negative prompt where it is used"
-            run.contexts[key] = self._experts[expert].text_context(text)
+            run.contexts[key] = self._experts[expert].text_context(text.to(self.execution.device))
         return run.contexts[key]
 
 

@@ -27,8 +27,13 @@ LAST_SECONDS = 5.0
 
 
 @contextmanager
-def join_world(timeout: timedelta = COLLECTIVE_TIMEOUT) -> Iterator[LaunchedRank]:
-    """Be a rank of the world that ``run_local`` or ``torchrun`` launched, over gloo.
+def join_world(
+    timeout: timedelta = COLLECTIVE_TIMEOUT, *, backend: str = "gloo"
+) -> Iterator[LaunchedRank]:
+    """Be a rank of the world that ``run_local`` or ``torchrun`` launched.
+
+    ``backend`` is torch.distributed's, such as ``"cpu:gloo,neuron:neuron"`` for tensors of the CPU
+    and of a Trainium device.
 
     Inside, torch.distributed's default group is there; at the end it is destroyed. The process ends
     at once if its supervisor does. An exception that leaves the context ends the process within
@@ -45,7 +50,7 @@ def join_world(timeout: timedelta = COLLECTIVE_TIMEOUT) -> Iterator[LaunchedRank
         raise RuntimeError("this process is no rank: RANK is not in its environment")
     supervisor = None if place.supervisor is None else _Supervisor(place.supervisor)
     try:
-        dist.init_process_group("gloo", init_method="env://", timeout=timeout)
+        dist.init_process_group(backend, init_method="env://", timeout=timeout)
         yield place
     except SystemExit as end:
         if end.code in (0, None):

@@ -29,6 +29,7 @@ from wantrn.model.errors import CheckpointError, RequestError
 SCHEDULERS = ("unipc", "euler")
 DTYPES = ("float32", "bfloat16")
 STRATEGIES = ("ring", "all_gather")
+DEVICES = ("cpu", "neuron")
 GROUPS = ("self_attention", "cross_attention", "feed_forward")
 LIMITS = (448.0, 240.0)
 
@@ -197,6 +198,12 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add("--scheduler", choices=SCHEDULERS, help="the solver")
     add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
     add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
+    add(
+        "--device",
+        choices=DEVICES,
+        default=DEVICES[0],
+        help="where the transformers compute: neuron is AWS Trainium (default: %(default)s)",
+    )
     add(
         "--threads",
         metavar="N",

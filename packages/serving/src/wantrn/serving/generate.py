@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from wantrn.model.device import find_device
 from wantrn.model.errors import CheckpointError, RequestError
 from wantrn.model.info import DTYPES, ModelInfo, ModelKind, read_model_info
 from wantrn.model.media import check_output, read_image, to_uint8, write_video
@@ -51,6 +52,7 @@ class GenerateOptions:
     scheduler: str | None = None
     seed: int | None = None
     dtype: str | None = None
+    device: str = "cpu"
     threads: int | None = None
     ranks: RankOptions = field(default_factory=RankOptions)
 
@@ -62,6 +64,7 @@ class Plan:
     settings: Settings
     info: ModelInfo
     dtype: torch.dtype
+    device: torch.device
 
     def describe(self, ranks: RankOptions) -> dict[str, str | int | float]:
         """What is printed before the run and kept in the video: enough to make it again."""
@@ -71,6 +74,7 @@ class Plan:
             "model": f"{self.info.directory.resolve().name} ({self.info.kind.value})",
             "dtype": str(self.dtype).removeprefix("torch."),
             **({} if quantization is None else {"fp8": quantization.describe()}),
+            **({} if self.device.type == "cpu" else {"device": str(self.device)}),
             **ranks.describe(),
             "wantrn": __version__,
         }
@@ -88,7 +92,7 @@ def generate(options: GenerateOptions) -> int:
         return run_on_local_ranks(replace(options, seed=plan.settings.seed))
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    with _world(options.ranks) as groups:
+    with _world(options.ranks, plan.device) as groups:
         if options.seed is None:
             seed = int(groups.world.gather(torch.tensor([plan.settings.seed]))[0])
             settings = replace(plan.settings, seed=seed)
@@ -120,16 +124,18 @@ def _plan(options: GenerateOptions) -> Plan:
     dtype = info.defaults.dtype if options.dtype is None else DTYPES[options.dtype]
     info.check_dtype(dtype)
     options.ranks.check(info, settings)
-    return Plan(settings, info, dtype)
+    return Plan(settings, info, dtype, find_device(options.device))
 
 
 @contextmanager
-def _world(ranks: RankOptions) -> Iterator[Groups]:
+def _world(ranks: RankOptions, device: torch.device) -> Iterator[Groups]:
     """This process's groups, of a world that exists while they are used."""
     if rank_of_environment() is None:
         yield Groups.single()
         return
-    with join_world():
+    # what is on the device goes over its own links
+    backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{device.type}"
+    with join_world(backend=backend):
         try:
             groups = Groups.build(ranks.degrees())
         except ValueError as error:
@@ -144,7 +150,7 @@ def _run(options: GenerateOptions, plan: Plan, groups: Groups) -> int:
     if speaks:
         _announce(options, described)
     with stages.measure("load"):
-        execution = options.ranks.execution(groups)
+        execution = replace(options.ranks.execution(groups), device=plan.device)
         pipeline = WanPipeline.load(plan.info.directory, plan.dtype, execution)
     with stages.measure("text and noise"):
         job = pipeline.prepare(plan.settings)
