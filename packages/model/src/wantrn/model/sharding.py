@@ -49,8 +49,8 @@ _TOP: Mapping[str, Sharding] = {
     for leaf in ("weight", "bias")
 } | {"modulation": Sharding.REPLICATED}
 
-# The bias of a row-parallel layer belongs to the sum over ranks, which each of them has: every
-# rank adds it once, to the sum and not to its own share.
+# The bias of a row-parallel layer belongs to the sum over ranks. Every rank has it, and the first
+# one adds it.
 _BLOCK: Mapping[str, Sharding] = {
     "modulation": Sharding.REPLICATED,
     "self_attention.qkv.weight": Sharding.QKV,
