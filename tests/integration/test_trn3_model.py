@@ -58,7 +58,7 @@ def velocity(model: WanTransformer, device: str) -> Tensor:
     model = model.to(device)
     latents, text, t = (x.to(device) for x in (latents, text, torch.tensor([731.0])))
     with torch.inference_mode():
-        found = model(latents, t, model.text_context(text), model.rotary(latents))
+        found: Tensor = model(latents, t, model.text_context(text), model.rotary(latents))
     return found.cpu()
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import pickle
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from typing import Any
+from unittest import mock
 
 _SECONDS = 240.0  # for everything that the ranks do; a busy machine takes half of it to start them
 
@@ -21,8 +24,7 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]
 
     Every rank is a new process with one thread for torch and the default process group initialised:
     ``function`` asks torch.distributed for its rank. It is found by name, so it stands at the top
-    level of a test's module, and everything given or returned can be pickled. A start takes
-    seconds (torch is imported): do many cases in one.
+    level of a test's module, and everything given or returned can be pickled.
 
     Raises:
         RuntimeError: with the traceback of the rank that failed, or the exit code of one that died.
@@ -35,7 +37,7 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]
     limit = timedelta(seconds=_SECONDS)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
     work = pickle.dumps((function, args))  # by value: tensors need no process that shares them
-    context = mp.get_context("spawn")
+    context = _fork_server()
     processes: dict[Connection, BaseProcess] = {}
     try:
         for rank in range(world):
@@ -53,6 +55,17 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]
             process.join()
             process.close()
             connection.close()
+
+
+def _fork_server() -> ForkServerContext:
+    """Starts processes as forks of one that has the pipeline, whose import takes seconds, and runs
+    no threads, which forks would miss. It ends with this process."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["wantrn.model.pipeline"])
+    path = os.pathsep.join(filter(None, sys.path))
+    with mock.patch.dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1"):
+        forkserver.ensure_running()
+    return context
 
 
 def _collect(processes: dict[Connection, BaseProcess]) -> list[Any]:

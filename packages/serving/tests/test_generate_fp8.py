@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
@@ -171,7 +171,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
         ("transformer_2: is in FP8", "up to 240", "but transformer is in FP8", "up to 448"),
     ),
     "one expert plain": (
-        lambda folder: [path.unlink() for path in plain_expert(folder / "transformer_2")],
+        lambda folder: remove(plain_expert(folder / "transformer_2")),
         ("transformer_2: is not in FP8, but transformer is in FP8",),
     ),
     "no VAE": (lambda folder: shutil.rmtree(folder / "vae"), ("vae/config.json: file not found",)),
@@ -206,6 +206,11 @@ LOAD_FAULTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 
 def edit_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink()
 
 
 def plain_expert(folder: Path) -> list[Path]:
