@@ -35,6 +35,7 @@ assert not dist.is_initialized()
 """
 
 FLYING = """
+    signal.signal(signal.SIGTERM, signal.{})
     with join_world() as place:
         x = torch.ones(1)
         dist.all_reduce(x)
@@ -43,6 +44,7 @@ FLYING = """
         flying = dist.all_reduce(x, async_op=True)
         raise ValueError("mine")
 """
+"""Rank 1 fails in a collective, which lasts until rank 0 ends; that may be deaf to SIGTERM."""
 
 VARIABLES = {
     "RANK": "2",
@@ -90,7 +92,7 @@ def test_ranks_meet_under_torchrun(tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_under_torchrun_ends(tmp_path: Path) -> None:
     """Though it has a collective in flight, for which Python's own end would wait."""
-    status, errors = torchrun(command(tmp_path, JOIN + _dedent(FLYING))[1])
+    status, errors = torchrun(command(tmp_path, JOIN + _dedent(FLYING.format("SIG_DFL")))[1])
     assert status != 0
     assert errors.count("]: ValueError: mine") == 1
     assert left_in_the_end(tmp_path) == []
@@ -130,7 +132,8 @@ def test_a_rank_that_fails_with_a_collective_in_flight_ends(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Python's own end would wait for the collective, and never come."""
-    assert run(2, command(tmp_path, JOIN + _dedent(FLYING)), grace=1) == 1
+    body = _dedent(FLYING.format("SIG_IGN"))
+    assert run(2, command(tmp_path, JOIN + body), grace=1) == 1
     errors = capfd.readouterr().err
     assert errors.startswith("rank 1 of 2 failed, and did not end by itself; it wrote:")
     assert errors.count("ValueError: mine") == errors.count("Traceback") == 1
@@ -162,7 +165,8 @@ def test_a_lost_connection_without_a_dead_rank_is_told(
     """
     assert run(2, command(tmp_path, JOIN + _dedent(body))) == 1
     errors = capfd.readouterr().err
-    assert "Connection closed by peer" in errors
+    # reset, if it had not read all
+    assert "Connection closed by peer" in errors or "Connection reset by peer" in errors
     assert errors.endswith("rank 0 of 2 ended with status 1\n")
 
 
