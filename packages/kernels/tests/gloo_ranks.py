@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import forkserver, get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 
 def run_ranks(count: int, folder: Path, function: Callable[..., None], *args: Any) -> None:
@@ -19,7 +23,18 @@ def run_ranks(count: int, folder: Path, function: Callable[..., None], *args: An
     Args:
         folder: where there is nothing yet of the name `store`.
     """
-    spawn(_body, (count, str(folder / "store"), function, args), count)  # type: ignore[no-untyped-call]
+    _start_fork_server()
+    arguments = (count, str(folder / "store"), function, args)
+    start_processes(_body, arguments, count, start_method="forkserver")  # type: ignore[no-untyped-call]
+
+
+def _start_fork_server() -> None:
+    """Of which the processes are forks: it has torch, whose import takes seconds, and runs no
+    threads, which forks would miss. It ends with this process."""
+    get_context("forkserver").set_forkserver_preload(["torch.distributed", "wantrn.kernels.ops"])
+    path = os.pathsep.join(filter(None, sys.path))
+    with mock.patch.dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1"):
+        forkserver.ensure_running()
 
 
 def _body(rank: int, count: int, store: str, function: Callable[..., None], args: Any) -> None:

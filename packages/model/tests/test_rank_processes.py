@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,18 @@ def _second_rank_dies() -> None:
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
+
+
+def _fork_server() -> tuple[int, bool]:
+    """Threads of the process that this one is a fork of, and whether it has torch."""
+    server = Path("/proc", str(os.getppid()))
+    return len(list((server / "task").iterdir())), "libtorch" in (server / "maps").read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at a process in /proc")
+def test_ranks_are_forks_of_one_thread_that_has_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert run_ranks(2, _fork_server) == [(1, True)] * 2
 
 
 def test_results_come_by_rank() -> None:

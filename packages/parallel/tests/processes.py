@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import connection, get_context
+from multiprocessing import connection, forkserver, get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -28,7 +32,7 @@ def run_ranks(world: int, function: Callable[..., Any], *args: object) -> list[A
 
 
 class Ranks:
-    """Processes that are kept for many calls, as starting torch takes seconds.
+    """Processes that are kept for many calls, as each takes a while to start.
 
     Made by a fixture of a module's scope::
 
@@ -79,7 +83,7 @@ class Ranks:
             raise
 
     def _start(self) -> None:
-        context = get_context("spawn")
+        context = _fork_server()
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank in range(self.world):
             ours, theirs = context.Pipe()
@@ -126,6 +130,17 @@ class Ranks:
         for pipe in self._pipes:
             pipe.close()
         self._processes, self._pipes, self._store = [], [], None
+
+
+def _fork_server() -> ForkServerContext:
+    """Starts processes as forks of one that has torch, whose import takes seconds, and runs no
+    threads, which forks would miss. It ends with this process."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "wantrn.parallel.attention"])
+    path = os.pathsep.join(filter(None, sys.path))
+    with mock.patch.dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1"):
+        forkserver.ensure_running()
+    return context
 
 
 def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,17 @@ SUMMED = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int
 def four() -> Iterator[Ranks]:
     with Ranks(WORLD) as ranks:
         yield ranks
+
+
+def fork_server() -> tuple[int, bool]:
+    """Threads of the process that this one is a fork of, and whether it has torch."""
+    server = Path("/proc", str(os.getppid()))
+    return len(list((server / "task").iterdir())), "libtorch" in (server / "maps").read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at a process in /proc")
+def test_ranks_are_forks_of_one_thread_that_has_torch(four: Ranks) -> None:
+    assert four.run(fork_server) == [(1, True)] * WORLD
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
