@@ -44,7 +44,7 @@ def _body(rank: int, count: int, store: str, function: Callable[..., None], args
         init_method=f"file://{store}",
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=200),
     )
     function(rank, *args)
     dist.destroy_process_group()

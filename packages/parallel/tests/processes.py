@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-LIMIT = 60.0
+LIMIT = 200.0
 """Seconds that one call, or one collective, may take."""
 
 
@@ -61,15 +61,14 @@ class Ranks:
     ) -> None:
         self._stop()
 
-    def run(self, function: Callable[..., Any], *args: object, limit: float = LIMIT) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: object) -> list[Any]:
         """Results of ``function(*args)`` by rank.
 
         ``function`` is a module's own; it finds its rank by ``dist.get_rank()``. Arguments and
         results are copied.
 
         Raises:
-            AssertionError: a rank raised (with its traceback), ended, or took longer than ``limit``
-                seconds.
+            AssertionError: a rank raised (with its traceback), ended, or took more than ``LIMIT``.
         """
         if not self._processes:
             self._start()
@@ -77,7 +76,7 @@ class Ranks:
         try:
             for pipe in self._pipes:
                 pipe.send_bytes(call)
-            return self._collect(time.monotonic() + limit)
+            return self._collect(time.monotonic() + LIMIT)
         except BaseException:
             self._stop()
             raise
