@@ -7,22 +7,23 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from wantrn.model.media import read_video
+from wantrn.parallel.launch import run_local
+from wantrn.serving import local_ranks
 from wantrn.serving.cli import main
 
 SHORT = ["--size", "32x32", "--frames", "5", "--steps", "2", "--seed", "7"]
 LONG = ["--size", "64x64", "--frames", "17", "--steps", "500", "--seed", "7"]
 LIMIT = 240.0  # seconds, for anything that a test waits for
-ENDS_WITHIN = 10.0
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/task").exists(), reason="finds the ranks' processes in /proc"
@@ -68,20 +69,11 @@ def run(arguments: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        "--tp 2 --sequence-sharding --replicate-cross-attention --vae-parallel",
-        "--ring 2 --context all_gather --batch-guidance --tile-vae",
-    ],
-)
 def test_ranks_make_the_video_of_one(
-    ranks: str,
-    place: Path,
-    on_one: NDArray[np.uint8],
-    capfd: pytest.CaptureFixture[str],
+    place: Path, on_one: NDArray[np.uint8], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["generate", "x", *SHORT, *ranks.split(), "--output", "video"]) == 0
+    ranks = ["--ring", "2", "--context", "all_gather", "--batch-guidance", "--tile-vae"]
+    assert main(["generate", "x", *SHORT, *ranks, "--output", "video"]) == 0
     told = capfd.readouterr()
     assert told.out == "video\n"
     assert told.err.count("done in") == 1
@@ -104,10 +96,12 @@ def test_torchrun(cache: Path, place: Path) -> None:
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
     ]
-    generate = [*command(*SHORT[:-2], "--tp", "2", "--output", str(output))[1:]]
+    ranks = ["--tp", "2", "--sequence-sharding", "--replicate-cross-attention", "--vae-parallel"]
+    generate = command(*SHORT[:-2], *ranks, "--output", str(output))[1:]
     done = run([*torchrun, *generate], cache)
     assert done.returncode == 0, done.stderr
     frames, _, metadata = read_video(output)
+    assert f"ranks {metadata['ranks']}" in re.sub(" +", " ", done.stderr)
     again = ["generate", "x", *SHORT[:-1], str(metadata["seed"])]
     assert main([*again, "--output", "again"]) == 0
     assert np.abs(read_video(place / "again")[0].astype(int) - frames).max() <= 1
@@ -140,25 +134,8 @@ def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(child) for child in children.read_text().split()]
 
 
-def wait_until_gone(processes: list[int]) -> None:
-    end = time.monotonic() + ENDS_WITHIN
-    while any(Path(f"/proc/{process}").exists() for process in processes):
-        assert time.monotonic() < end, "processes are left"
-        time.sleep(0.05)
-
-
-def test_a_rank_that_is_killed_ends_the_run(cache: Path, tmp_path: Path) -> None:
-    arguments = command(*LONG, "--tp", "2", "--ring", "2", "--output", str(tmp_path / "x.mp4"))
-    with running(arguments, cache) as process:
-        ranks = ranks_of(process)
-        assert len(ranks) == 4
-        os.kill(ranks[2], signal.SIGKILL)
-        _, errors = process.communicate(timeout=ENDS_WITHIN)
-        assert process.returncode == 128 + signal.SIGKILL
-        assert errors.count("rank 2") == 1
-        assert "Traceback" not in errors
-        wait_until_gone(ranks)
-    assert list(tmp_path.iterdir()) == []
+def runs(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
 
 
 def test_a_signal_stops_all_ranks(cache: Path, tmp_path: Path) -> None:
@@ -166,23 +143,26 @@ def test_a_signal_stops_all_ranks(cache: Path, tmp_path: Path) -> None:
     with running(arguments, cache) as process:
         ranks = ranks_of(process)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=ENDS_WITHIN)
+        _, errors = process.communicate(timeout=LIMIT)
         assert process.returncode == 128 + signal.SIGTERM
         assert "Traceback" not in errors
-        wait_until_gone(ranks)
+        assert len(ranks) == 2 and not any(map(runs, ranks))
     assert list(tmp_path.iterdir()) == []
 
 
-FAILING_BRANCH = """
-import os, sys
+FAILING = """
+import os, signal, sys
+from pathlib import Path
 from wantrn.model.pipeline import WanPipeline
 from wantrn.serving import local_ranks
 
 branches = WanPipeline._branches
 
 def failing(self, run, expert, t, negative):
-    if run.step_index == 1 and os.environ["RANK"] == "1":
-        raise ArithmeticError("the branch of the negative prompt fails")
+    if run.step_index == 1:
+        Path(__file__).with_name("rank-" + os.environ["RANK"]).write_text(str(os.getpid()))
+        if os.environ["RANK"] == "1":
+            {failure}
     return branches(self, run, expert, t, negative)
 
 WanPipeline._branches = failing
@@ -190,25 +170,35 @@ sys.exit(local_ranks.main())
 """
 
 
-def test_an_error_on_one_branch_ends_both(cache: Path, tmp_path: Path) -> None:
-    script = tmp_path / "failing.py"
-    script.write_text(FAILING_BRANCH)
-    driver = tmp_path / "driver.py"
-    driver.write_text(
-        "import sys\n"
-        "from wantrn.serving import cli, local_ranks\n"
-        "run_local = local_ranks.run_local\n"
-        "def with_script(world, command, **options):\n"
-        f"    return run_local(world, [sys.executable, {str(script)!r}, command[-1]], **options)\n"
-        "local_ranks.run_local = with_script\n"
-        "sys.exit(cli.main())\n"
-    )
-    arguments = [sys.executable, str(driver), "generate", "x", *LONG, "--cfg-parallel"]
-    done = run([*arguments, "--output", str(tmp_path / "x.mp4")], cache)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count("ArithmeticError: the branch") == 1
-    assert done.stderr.count("Traceback") == 1
-    assert not (tmp_path / "x.mp4").exists()
+@pytest.mark.parametrize(
+    ("ranks", "failure", "status", "told"),
+    [
+        ("--cfg-parallel", "raise ArithmeticError('mine')", 1, "ArithmeticError: mine"),
+        ("--tp 2", "os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 1 of 2 was ended by SIGKILL"),
+    ],
+)
+def test_a_rank_that_fails_or_is_killed_ends_the_run(
+    ranks: str,
+    failure: str,
+    status: int,
+    told: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    script = place / "failing.py"
+    script.write_text(FAILING.format(failure=failure))
+
+    def with_script(world: int, command: list[str], **options: Any) -> int:
+        return run_local(world, [sys.executable, str(script), command[-1]], **options)
+
+    monkeypatch.setattr(local_ranks, "run_local", with_script)
+    assert main(["generate", "x", *LONG, *ranks.split(), "--output", "x.mp4"]) == status
+    errors = capfd.readouterr().err
+    assert errors.count(told) == errors.count("rank 1 of 2") == 1
+    assert errors.count("Traceback") == ("raise" in failure)
+    assert not runs(int((place / "rank-1").read_text()))
+    assert {path.name for path in place.iterdir()} - {"rank-0"} == {"failing.py", "rank-1"}
 
 
 BAD = [
