@@ -23,6 +23,8 @@ from wantrn.serving.cli import main
 
 SHORT = ["--size", "32x32", "--frames", "5", "--steps", "2", "--seed", "7"]
 LONG = ["--size", "64x64", "--frames", "17", "--steps", "500", "--seed", "7"]
+# for other processes, whichever folder they are in
+MODULES = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
 LIMIT = 240.0  # seconds, for anything that a test waits for
 
 pytestmark = pytest.mark.skipif(
@@ -59,8 +61,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": path}
+    return {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": MODULES}
 
 
 def run(arguments: list[str], cache: Path) -> subprocess.CompletedProcess[str]:

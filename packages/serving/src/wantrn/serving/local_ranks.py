@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from wantrn.serving.generate import GenerateOptions
 
 
+# Where this process finds its modules, as in a pex, its ranks do too. Entries may be relative to
+# the folder that it began in.
+_MODULES = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+
+
 def run_on_local_ranks(options: GenerateOptions) -> int:
     """Start as many ranks as ``options`` ask for, each of which runs them; the exit status."""
     command = [sys.executable, "-m", "wantrn.serving.local_ranks", _to_json(options)]
-    # where this process finds its modules, as in a pex, they do too
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return run_local(options.ranks.degrees().world, command, environment={"PYTHONPATH": path})
+    return run_local(options.ranks.degrees().world, command, environment={"PYTHONPATH": _MODULES})
 
 
 def _to_json(options: GenerateOptions) -> str:
