@@ -51,6 +51,7 @@ from wantrn.parallel import Degrees, Groups
 
 CONFIG = WanConfig(num_attention_heads=8, num_layers=4, ffn_dim=2816)
 LATENTS = (5, 16, 24)  # 480 tokens
+FEW_LATENTS = (1, 16, 16)  # 64 tokens
 LONG_LATENTS = (16, 64, 64)  # 16,384 tokens
 TEXT_TOKENS = 512
 GUIDANCE = 4.0
@@ -114,9 +115,10 @@ class GuidedStep:
             cond, uncond = self.cfg.gather(mine)
         return torch.lerp(uncond, cond, GUIDANCE)
 
-    def one_branch(self) -> None:
-        """The velocity for one text, for the memory that it takes."""
-        self.model(self.noise, torch.tensor([TIMESTEP]), self.texts[0], self.rotary)
+    def one_branch(self, latents: tuple[int, int, int]) -> None:
+        """The velocity of noise of this size for one text, for the memory that it takes."""
+        noise = torch.zeros((1, CONFIG.in_channels, *latents))
+        self.model(noise, torch.tensor([500.0]), self.texts[0], self.model.rotary(noise))
 
 
 def run_rank(contender: Contender, weights: Path, rank: int, port: int, pipe: Connection) -> None:
@@ -147,9 +149,10 @@ def run_rank(contender: Contender, weights: Path, rank: int, port: int, pipe: Co
 
 def peak_bytes(step: GuidedStep) -> int:
     """What a forward takes at its peak beyond what was resident before it."""
+    step.one_branch(FEW_LATENTS)  # what is loaded or allocated once is no part of it
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = resident("VmRSS")
-    step.one_branch()
+    step.one_branch(LONG_LATENTS)
     return resident("VmHWM") - before
 
 
@@ -342,7 +345,7 @@ def measure_memory(threads: int, weights: Path) -> dict[str, float]:
     """Bytes of the rank that takes most, by ranks of a ring, and their ratio to one rank's."""
     figures: dict[str, float] = {}
     for ring in RINGS:
-        contender = Contender(Degrees(ring=ring), max(threads // ring, 1), LONG_LATENTS)
+        contender = Contender(Degrees(ring=ring), max(threads // ring, 1), FEW_LATENTS)
         with ExitStack() as stack:
             most = started(Ranks(contender, weights), stack).peak_bytes()
         figures[f"ring{ring}.peak_mb"] = most / 1e6
