@@ -54,6 +54,10 @@ class SelfAttention(nn.Module):
             rotary=rotary,
         )
         q, k, v = qkv.view(*x.shape[:2], 3, self.heads, self.head_dim).unbind(2)
+        if parallel.groups.cp.size > 1:
+            # apart, for the ring to move them: of views it would make copies beside the whole
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        del qkv
         out = o_proj(self.attend(q, k, v, total), self.out, add_bias=parallel.adds_bias)
         return parallel.leave(out)
 
