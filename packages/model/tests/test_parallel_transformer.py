@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -10,12 +12,16 @@ from rank_processes import run_ranks
 from torch import Tensor
 
 from wantrn.model.config import WanConfig
+from wantrn.model.local_tokens import LocalTokens
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.sharding import cut
 from wantrn.model.tiny import random_state
 from wantrn.model.transformer import WanTransformer
 from wantrn.parallel import Degrees, Groups
 from wantrn.parallel.attention import Strategy
+from wantrn.parallel.layout import Layout as RankLayout
+from wantrn.parallel.layout import place_in
+from wantrn.parallel.shares import norm_tokens_of, tokens_of
 
 TEXT_TOKENS = 7
 
@@ -181,3 +187,32 @@ def test_all_is_where_the_latents_are() -> None:
         found = model(latents, timestep.to(meta), context, model.rotary(latents))
     assert found.device == meta
     assert found.shape == (2, case.out_channels, *case.latents)
+
+
+@pytest.mark.parametrize("sharding", [False, True])
+def test_tokens_are_those_that_the_layout_shows(sharding: bool) -> None:
+    """``python -m wantrn.parallel layout`` draws what the transformer does."""
+    degrees = Degrees(tp=2, ring=3, ulysses=2, sequence_sharding=sharding)
+    layout = RankLayout.arithmetic(degrees)
+    for total in (1, 5, 12, 45, 97, 3645):
+        for rank in range(degrees.world):
+            groups = groups_without_processes(degrees, layout, rank)
+            tokens = LocalTokens.of(total, Parallelism(groups))
+            at = layout.coordinates_of(rank)
+            shown = norm_tokens_of(at, degrees, total)
+            shards = tokens.shards
+            assert shown.real == range(shards.start, shards.start + shards.real)
+            assert shown.padding == shards.length - shards.real
+            whole = tokens_of(at, degrees, total)
+            assert len(whole.real) + whole.padding == shards.length * tokens.sharers
+
+
+def groups_without_processes(degrees: Degrees, layout: RankLayout, rank: int) -> Groups:
+    """Only positions and sizes count."""
+
+    def group(axis: str) -> SimpleNamespace:
+        ranks, position = place_in(getattr(layout, axis), rank)
+        return SimpleNamespace(size=len(ranks), position=position)
+
+    axes = {axis: group(axis) for axis in ("tp", "ulysses", "ring", "cfg", "dp", "cp")}
+    return cast(Groups, SimpleNamespace(degrees=degrees, **axes))

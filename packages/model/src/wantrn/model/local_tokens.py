@@ -38,12 +38,12 @@ class LocalTokens:
             ValueError: ``parallel.strict``, and the ranks of the context-parallel group cannot
                 share them evenly.
         """
-        cp, tp = parallel.groups.cp, parallel.groups.tp
+        cp, sharers = parallel.groups.cp, parallel.groups.degrees.token_sharers
         run = TokenShards.of(total, cp, strict=parallel.strict)
-        if not parallel.sequence_sharding:
+        if sharers == 1:
             return cls(run)
-        parts, position = cp.size * tp.size, cp.position * tp.size + tp.position
-        return cls(TokenShards(total, parts, position), tp.size)
+        position = cp.position * sharers + parallel.groups.tp.position
+        return cls(TokenShards(total, cp.size * sharers, position), sharers)
 
     @property
     def total(self) -> int:

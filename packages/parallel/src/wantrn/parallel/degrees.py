@@ -60,6 +60,11 @@ class Degrees:
         return self.ring * self.ulysses
 
     @property
+    def token_sharers(self) -> int:
+        """Ranks of ``tp`` that share the tokens of a position in ``cp`` between layers."""
+        return self.tp if self.sequence_sharding else 1
+
+    @property
     def world(self) -> int:
         """All ranks."""
         return self.tp * self.cp * self.cfg * self.dp

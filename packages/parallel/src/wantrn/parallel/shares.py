@@ -56,13 +56,13 @@ def attention_heads_of(at: Coordinates, degrees: Degrees, heads: int) -> range:
 
 
 def tokens_of(at: Coordinates, degrees: Degrees, total: int) -> Tokens:
-    """Of a sequence of ``total`` tokens, those whose queries, keys and values the rank makes.
+    """Of a sequence of ``total`` tokens, those whose queries, keys and values the rank makes: with
+    ``sequence_sharding``, the tokens of all ranks of its group of ``tp``.
 
     Raises:
         ValueError: ``total`` is below 1.
     """
-    part = TokenShards(total, degrees.cp, at.ring * degrees.ulysses + at.ulysses)
-    return Tokens(range(part.start, part.start + part.real), part.length - part.real)
+    return _runs(_place(at, degrees), 1, degrees, total)
 
 
 def attention_tokens_of(at: Coordinates, degrees: Degrees, total: int) -> Tokens:
@@ -71,21 +71,35 @@ def attention_tokens_of(at: Coordinates, degrees: Degrees, total: int) -> Tokens
     Raises:
         ValueError: ``total`` is below 1.
     """
-    first = at.ring * degrees.ulysses
-    parts = [TokenShards(total, degrees.cp, first + ulysses) for ulysses in range(degrees.ulysses)]
-    start, real = parts[0].start, sum(part.real for part in parts)
-    return Tokens(range(start, start + real), sum(part.length for part in parts) - real)
+    return _runs(at.ring * degrees.ulysses, degrees.ulysses, degrees, total)
 
 
 def norm_tokens_of(at: Coordinates, degrees: Degrees, total: int) -> Tokens:
     """The tokens whose norms and residuals the rank computes: its own, or with
-    ``sequence_sharding`` the part of them that falls to its position in its group of tp.
+    ``sequence_sharding`` those that fall to its position in its group of ``tp``.
 
     Raises:
         ValueError: ``total`` is below 1.
     """
-    own = tokens_of(at, degrees, total)
-    parts, position = (degrees.tp, at.tp) if degrees.sequence_sharding else (1, 0)
-    length = -(-(len(own.real) + own.padding) // parts)
-    real = own.real[position * length : (position + 1) * length]
-    return Tokens(real, length - len(real))
+    sharers = degrees.token_sharers
+    position = _place(at, degrees) * sharers + (at.tp if sharers > 1 else 0)
+    return _parts(range(position, position + 1), degrees, total)
+
+
+def _place(at: Coordinates, degrees: Degrees) -> int:
+    """The position in ``cp``."""
+    return at.ring * degrees.ulysses + at.ulysses
+
+
+def _runs(first: int, count: int, degrees: Degrees, total: int) -> Tokens:
+    """The tokens of positions in ``cp``, each of which is as many parts as ranks share it."""
+    sharers = degrees.token_sharers
+    return _parts(range(first * sharers, (first + count) * sharers), degrees, total)
+
+
+def _parts(positions: range, degrees: Degrees, total: int) -> Tokens:
+    """Neighbouring ones of the equal parts that a sequence is cut into."""
+    count = degrees.cp * degrees.token_sharers
+    parts = [TokenShards(total, count, position) for position in positions]
+    start, real = parts[0].start, sum(part.real for part in parts)
+    return Tokens(range(start, start + real), sum(part.length for part in parts) - real)
