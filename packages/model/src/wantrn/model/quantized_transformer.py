@@ -18,7 +18,7 @@ from wantrn.model.quantization import (
     load_quantized,
     quantized_layers,
 )
-from wantrn.model.quantization.state import codes_name, scales_name
+from wantrn.model.quantization.state import check_shard, codes_name, scales_name
 from wantrn.model.transformer import WanTransformer
 
 DTYPE = torch.bfloat16
@@ -45,7 +45,8 @@ def quantized_transformer(
     """
     groups = _groups_of(config, state)
     parallel = Parallelism() if parallel is None else parallel
-    _check_blocks(config, groups, parallel)
+    _check_blocks(config, groups)
+    check_shard(config, groups, parallel.shard)
     with torch.device("meta"):
         model = WanTransformer(config, groups, parallel)
     tensors = dict(state.parameters)
@@ -88,21 +89,16 @@ def _groups_of(config: WanConfig, state: QuantizedState) -> frozenset[Group]:
     return found
 
 
-def _check_blocks(config: WanConfig, groups: frozenset[Group], parallel: Parallelism) -> None:
+def _check_blocks(config: WanConfig, groups: frozenset[Group]) -> None:
     """What attention and GELU give is quantized on the way, in blocks of channels."""
-    ranks = parallel.groups.tp.size
-    sharers = {
-        Group.SELF_ATTENTION: ranks,
-        Group.CROSS_ATTENTION: 1 if parallel.replicate_cross_attention else ranks,
-        Group.FEED_FORWARD: ranks,
-    }
-    for group in sorted(groups, key=lambda group: group.value):
-        name = "ffn_dim" if group is Group.FEED_FORWARD else "hidden_size"
-        width, multiple = getattr(config, name), MX_BLOCK * sharers[group]
-        if width % multiple:
-            spread = "" if sharers[group] == 1 else f" on {sharers[group]} ranks"
+    attention = not groups.isdisjoint((Group.SELF_ATTENTION, Group.CROSS_ATTENTION))
+    for name, width, quantized in (
+        ("hidden_size", config.hidden_size, attention),
+        ("ffn_dim", config.ffn_dim, Group.FEED_FORWARD in groups),
+    ):
+        if quantized and width % MX_BLOCK:
             raise ValueError(
-                f"config: {name} is {width}; in FP8{spread} it must be a multiple of {multiple}"
+                f"config: {name} is {width}; in FP8 it must be a multiple of {MX_BLOCK}"
             )
 
 

@@ -8,6 +8,7 @@ from wantrn.model.errors import RequestError
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelInfo
 from wantrn.model.parallelism import Parallelism
+from wantrn.model.quantization.state import check_shard
 from wantrn.model.settings import Settings, token_count
 from wantrn.model.sharding import Shard
 from wantrn.model.vae_tiles import Tiling
@@ -56,8 +57,12 @@ class RankOptions:
             degrees.check_heads(info.config.num_attention_heads)
         except ValueError as error:
             raise request_error(error) from error
+        shard = Shard(self.tp, 0, self.replicate_cross_attention)
         try:
-            Shard(self.tp, 0).check(info.config)
+            if info.quantization is None:
+                shard.check(info.config)
+            else:
+                check_shard(info.config, info.quantization.groups, shard)
         except ValueError as error:
             raise RequestError("tp", f"got {self.tp}, but {error}") from error
         try:

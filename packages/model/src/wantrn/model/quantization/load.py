@@ -53,7 +53,7 @@ def load_quantized(
     """
     headers = QuantizedHeaders.open(folder)
     headers.check()
-    check_shard(headers.config, headers.manifest.options, shard)
+    check_shard(headers.config, headers.manifest.options.groups, shard)
     store = headers.store
     state = QuantizedState(
         layers={layer: _read_layer(store, layer, shard) for layer in headers.layers},

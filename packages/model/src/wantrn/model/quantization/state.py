@@ -14,7 +14,7 @@ from wantrn.model.checkpoints.key_maps import Shape
 from wantrn.model.checkpoints.native import native_parameters, native_shapes
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
-from wantrn.model.quantization.groups import QuantizationOptions, quantized_layers
+from wantrn.model.quantization.groups import Group, QuantizationOptions, quantized_layers
 from wantrn.model.quantization.layer import FP8, LayerError, quantize_layer
 from wantrn.model.sharding import Shard, Sharding
 
@@ -73,8 +73,9 @@ def check_widths(config: WanConfig, options: QuantizationOptions, where: object)
             )
 
 
-def check_shard(config: WanConfig, options: QuantizationOptions, shard: Shard) -> None:
-    """``ValueError`` naming what ``shard`` cannot cut: a field of ``config``, or a layer in FP8.
+def check_shard(config: WanConfig, groups: frozenset[Group], shard: Shard) -> None:
+    """``ValueError`` naming what ``shard`` cannot cut: a field of ``config``, or a layer of
+    ``groups``, which are in FP8.
 
     The input of a layer that is cut by input features is quantized on the rank, in blocks of MX.
     """
@@ -82,7 +83,7 @@ def check_shard(config: WanConfig, options: QuantizationOptions, shard: Shard) -
     if shard.tp == 1:
         return
     shapes = native_shapes(config)
-    for layer in quantized_layers(config, options.groups):
+    for layer in quantized_layers(config, groups):
         width = shapes[weight_name(layer)][1]
         by_row = shard.sharding(weight_name(layer)) is Sharding.ROW
         if by_row and width % (shard.tp * MX_BLOCK):
