@@ -99,14 +99,16 @@ def test_kernels_on_four_ranks_have_the_errors_of_torch(folders: dict[str, Path]
     """Against fp32: by torch on one rank and on four, and by kernels."""
     exact = velocity(load_transformer(folders["bf16"], CONFIG, torch.float32))
     on_one = {kind: velocity(load(kind, folders[kind], Parallelism())) for kind in folders}
-    for found in run_ranks(DEGREES.world, on_a_rank, folders):
+    for rank, found in enumerate(run_ranks(DEGREES.world, on_a_rank, folders)):
         for kind, (by_torch, by_kernels, ran, reasons) in found.items():
+            between = error(by_kernels, by_torch)
+            print(f"rank {rank}, {kind}: of {error(by_kernels, exact):.4f}, {between:.4f} to torch")
             assert reasons == []
             assert ran >= KERNELS
             assert error(by_torch, exact) <= 1.2 * error(on_one[kind], exact)
             assert error(by_kernels, exact) <= 1.2 * error(on_one[kind], exact)
             # in FP8 a rounding of bf16 now and then decides between two codes
-            assert error(by_kernels, by_torch) <= error(on_one[kind], exact)
+            assert between <= 0.9 * error(on_one[kind], exact)
 
 
 def error(found: Tensor, exact: Tensor) -> float:
