@@ -1,0 +1,1 @@
+"""What makes videos for the jobs of a server."""
