@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from wantrn.parallel.launch import run_local
 
@@ -40,7 +41,7 @@ def command(folder: Path, body: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-def run(world: int, program: list[str], **settings: float) -> int:
+def run(world: int, program: list[str], **settings: Any) -> int:
     """``run_local``'s status; 143 if it took too long."""
     timer = threading.Timer(LIMIT, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()

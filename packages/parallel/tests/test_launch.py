@@ -270,6 +270,32 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     assert threading.active_count() == threads
 
 
+def test_ranks_have_the_descriptors_that_are_passed_to_them(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    body = f"""
+    os.write({writer}, str(rank).encode())
+    """
+    try:
+        assert run(3, command(tmp_path, body), pass_fds=[writer]) == 0
+        assert sorted(os.read(reader, 100)) == sorted(b"012")
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_the_rank_that_failed_first_is_reported(tmp_path: Path) -> None:
+    body = """
+    started()
+    all_started()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1000)
+    """
+    told: list[str] = []
+    assert run(2, command(tmp_path, body), report=told.append) == 137
+    assert told == ["rank 1 of 2 was ended by SIGKILL"]
+
+
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         run(2, [str(tmp_path / "no-such-program")])

@@ -16,6 +16,7 @@ from wantrn.model.execution import Execution
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.media.image import cover, to_tensor
 from wantrn.model.parallelism import Parallelism
+from wantrn.model.preview import LatentPreview
 from wantrn.model.quantized_transformer import load_quantized_transformer
 from wantrn.model.schedulers import Scheduler, State, make_scheduler
 from wantrn.model.settings import Settings
@@ -42,6 +43,7 @@ class Denoising:
     latents: Tensor  # [1, z, T, h, w], fp32
     solver_state: State
     step_index: int = 0  # steps done
+    estimate: Tensor | None = None  # of the finished latents, by the last step's velocity; fp32
     contexts: dict[tuple[int, bool], TextContext] = field(default_factory=dict)
 
     @property
@@ -149,15 +151,16 @@ class WanPipeline:
         """
         if run.done:
             raise ValueError(f"the run has made all of its {run.steps} steps")
-        t = run.scheduler.timesteps[run.step_index]
-        velocity = self._velocity(run, t)
+        velocity = self._velocity(run)
         latents, state = run.scheduler.step(run.solver_state, velocity, run.latents)
         if not torch.isfinite(latents).all():
             raise DenoisingError(
                 f"latents are not finite after step {run.step_index + 1} of {run.steps} "
-                f"(timestep {float(t):g})"
+                f"(timestep {float(run.scheduler.timesteps[run.step_index]):g})"
             )
-        run.latents, run.solver_state = latents, state
+        # a flow's velocity is noise - clean, and its sample (1 - sigma) * clean + sigma * noise
+        estimate = run.latents - run.scheduler.sigmas[run.step_index] * velocity.float()
+        run.latents, run.solver_state, run.estimate = latents, state, estimate
         run.step_index += 1
 
     def decode(self, run: Denoising) -> Tensor:
@@ -169,6 +172,18 @@ class WanPipeline:
             raise ValueError(f"the run has made {run.step_index} of its {run.steps} steps")
         latents = run.conditioning.finish(run.latents)
         return self._vae.decode(latents, self.execution.tiling, self.execution.vae_group)
+
+    def fit_preview(self) -> LatentPreview:
+        """What draws ``Denoising.estimate`` as a picture; takes about the time of eight frames."""
+        return LatentPreview.fit(self._vae, self.info.spatial_stride)
+
+    def expert_of(self, run: Denoising, step: int) -> int:
+        """Which transformer makes step ``step``, from 0: 0 the high-noise (or only) one, 1 the
+        low-noise one."""
+        boundary = run.settings.boundary_ratio
+        if boundary is None or run.settings.guidance_2 is None:
+            return 0
+        return int(run.scheduler.timesteps[step] < boundary * 1000)
 
     def latent_shape(self, settings: Settings) -> tuple[int, int, int, int, int]:
         """``(1, z, T, h, w)`` for these settings."""
@@ -191,12 +206,12 @@ class WanPipeline:
         latents = self._vae.encode(torch.cat([image, rest], dim=2))
         return ImageChannels.of(latents, self.info.temporal_stride)
 
-    def _velocity(self, run: Denoising, t: Tensor) -> Tensor:
-        """The guided velocity ``uncond + guidance * (cond - uncond)`` of the expert for ``t``."""
-        expert, guidance = 0, run.settings.guidance
-        boundary, low_guidance = run.settings.boundary_ratio, run.settings.guidance_2
-        if boundary is not None and low_guidance is not None and t < boundary * 1000:
-            expert, guidance = 1, low_guidance
+    def _velocity(self, run: Denoising) -> Tensor:
+        """The guided velocity ``uncond + guidance * (cond - uncond)`` of the next step's expert."""
+        t = run.scheduler.timesteps[run.step_index]
+        expert = self.expert_of(run, run.step_index)
+        low_guidance = run.settings.guidance_2
+        guidance = low_guidance if expert and low_guidance is not None else run.settings.guidance
         if guidance == 1:
             return self._branches(run, expert, t, (False,))[0]
         group = self.execution.parallel.groups.cfg

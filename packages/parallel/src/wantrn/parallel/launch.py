@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -22,6 +22,8 @@ def run_local(
     *,
     environment: Mapping[str, str] | None = None,
     grace: float = 5.0,
+    pass_fds: Sequence[int] = (),
+    report: Callable[[str], None] | None = None,
 ) -> int:
     """Run ``command`` as ``world`` ranks until all have ended; its exit status.
 
@@ -40,6 +42,8 @@ def run_local(
         environment: variables for all ranks. Unless set here or in this process,
             ``OMP_NUM_THREADS`` is ``threads_per_rank(world)``, and ``PYTHONUNBUFFERED`` is 1.
         grace: in seconds.
+        pass_fds: open file descriptors that every rank has too, by the same numbers.
+        report: is told which rank failed first, and how, before standard error is.
 
     Returns:
         0 if all ranks ended with 0; else the status of the rank that failed first, 128 + n for a
@@ -60,7 +64,7 @@ def run_local(
         raise RuntimeError("run_local must be called in the main thread: it passes signals on")
     variables = _defaults(world) | os.environ | dict(environment or {})
     store = _store()
-    with Supervisor(world, grace) as supervisor:
+    with Supervisor(world, grace, pass_fds, report) as supervisor:
         for _ in range(world):
             supervisor.start(command, variables, store.port)
         return supervisor.wait()

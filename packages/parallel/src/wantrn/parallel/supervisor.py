@@ -39,9 +39,17 @@ class Supervisor:
     Used as a context: at its end no rank runs, and the process's signal handlers are as before.
     """
 
-    def __init__(self, world: int, grace: float) -> None:
+    def __init__(
+        self,
+        world: int,
+        grace: float,
+        pass_fds: Sequence[int] = (),
+        report: Callable[[str], None] | None = None,
+    ) -> None:
         self._world = world
         self._grace = grace
+        self._pass_fds = tuple(pass_fds)
+        self._told = report
         self._children: list[_Child] = []
         self._running: set[int] = set()
         self._selector = selectors.DefaultSelector()
@@ -98,7 +106,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT if rank else None,
                 bufsize=0,
                 process_group=0,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *self._pass_fds),
             )
         tail = None if process.stdout is None else Tail(process.stdout.fileno())
         child = _Child(rank, process, ours, tail)
@@ -204,6 +212,8 @@ class Supervisor:
             child.tail.read()
             told = child.tail.text()
         line = f"rank {child.rank} of {self._world} {how}"
+        if self._told is not None:
+            self._told(line)
         print(f"{line}; it wrote:\n{told.rstrip()}" if told.strip() else line, file=sys.stderr)
         return 128 - status if status < 0 else status or 1
 
