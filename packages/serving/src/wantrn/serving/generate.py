@@ -26,7 +26,7 @@ from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.model.tiny import cached_tiny_checkpoint
 from wantrn.parallel import Groups
 from wantrn.parallel.launch import join_world, rank_of_environment
-from wantrn.serving import __version__
+from wantrn.serving.computation import describe_computation
 from wantrn.serving.local_ranks import run_on_local_ranks
 from wantrn.serving.rank_options import RankOptions, request_error
 from wantrn.serving.stages import Stages
@@ -68,16 +68,8 @@ class Plan:
 
     def describe(self, ranks: RankOptions) -> dict[str, str | int | float]:
         """What is printed before the run and kept in the video: enough to make it again."""
-        quantization = self.info.quantization
-        return {
-            **self.settings.describe(),
-            "model": f"{self.info.directory.resolve().name} ({self.info.kind.value})",
-            "dtype": str(self.dtype).removeprefix("torch."),
-            **({} if quantization is None else {"fp8": quantization.describe()}),
-            **({} if self.device.type == "cpu" else {"device": str(self.device)}),
-            **ranks.describe(),
-            "wantrn": __version__,
-        }
+        computation = describe_computation(self.info, self.dtype, self.device, ranks)
+        return {**self.settings.describe(), **computation}
 
 
 def generate(options: GenerateOptions) -> int:

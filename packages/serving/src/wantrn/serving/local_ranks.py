@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wantrn.parallel.launch import run_local
+from wantrn.serving.modules import MODULES
 
 if TYPE_CHECKING:
     from wantrn.serving.generate import GenerateOptions
 
 
-# Where this process finds its modules, as in a pex, its ranks do too. Entries may be relative to
-# the folder that it began in.
-_MODULES = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-
-
 def run_on_local_ranks(options: GenerateOptions) -> int:
     """Start as many ranks as ``options`` ask for, each of which runs them; the exit status."""
     command = [sys.executable, "-m", "wantrn.serving.local_ranks", _to_json(options)]
-    return run_local(options.ranks.degrees().world, command, environment={"PYTHONPATH": _MODULES})
+    return run_local(options.ranks.degrees().world, command, environment={"PYTHONPATH": MODULES})
 
 
 def _to_json(options: GenerateOptions) -> str:

@@ -49,8 +49,16 @@ class RankOptions:
             raise request_error(error) from error
 
     def check(self, info: ModelInfo, settings: Settings) -> None:
-        """Raise ``RequestError`` naming the option if the model cannot be spread this way, or an
-        option has nothing to act on."""
+        """Raise ``RequestError`` naming the option if the model or the video cannot be spread this
+        way, or an option has nothing to act on."""
+        self.check_model(info)
+        try:
+            TokenShards(token_count(settings, info), self.degrees().cp, 0, self.strict_tokens)
+        except ValueError as error:
+            raise RequestError("strict_tokens", str(error).replace("\n", " ")) from error
+
+    def check_model(self, info: ModelInfo) -> None:
+        """``check`` for all videos of a model."""
         degrees = self.degrees()
         self._check_options(degrees)
         try:
@@ -65,10 +73,6 @@ class RankOptions:
                 check_shard(info.config, info.quantization.groups, shard)
         except ValueError as error:
             raise RequestError("tp", f"got {self.tp}, but {error}") from error
-        try:
-            TokenShards(token_count(settings, info), degrees.cp, 0, self.strict_tokens)
-        except ValueError as error:
-            raise RequestError("strict_tokens", str(error).replace("\n", " ")) from error
 
     def _check_options(self, degrees: Degrees) -> None:
         if self.batch_guidance and self.cfg_parallel:

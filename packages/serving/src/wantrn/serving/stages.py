@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 
 class Stages:
-    """Wall-clock seconds by stage, in the order in which the stages ended."""
+    """Wall-clock seconds by stage, in the order in which the stages first ended. What is measured
+    several times adds up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -19,7 +20,8 @@ class Stages:
         try:
             yield
         finally:
-            self.seconds[name] = time.perf_counter() - start
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def summary(self) -> str:
         """One line: the sum, then every stage."""

@@ -162,6 +162,10 @@ class Engine(Protocol):
         """How it computes, for people and for the metadata of videos."""
         ...
 
+    def check(self, settings: Settings) -> None:
+        """Raise ``RequestError``, naming the field, for a video that cannot be made here."""
+        ...
+
     async def start(self) -> None:
         """Begin to become ready, which ``Ready`` tells.
 

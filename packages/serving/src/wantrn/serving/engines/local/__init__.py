@@ -1,0 +1,1 @@
+"""The embedded engine: the pipelines of ``wantrn.model`` on ranks of this machine."""

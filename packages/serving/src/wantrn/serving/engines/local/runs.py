@@ -1,0 +1,137 @@
+"""The videos that a rank is making. All ranks do the same with theirs, in the same order."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from PIL import Image
+from torch import Tensor
+
+from wantrn.model.errors import RequestError
+from wantrn.model.media import read_image, to_uint8, write_video
+from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
+from wantrn.model.preview import LatentPreview
+from wantrn.serving.engines.protocol import (
+    Cancelled,
+    Decoding,
+    Failed,
+    Finished,
+    Previewed,
+    Started,
+    Stepped,
+    Work,
+    WorkEvent,
+)
+from wantrn.serving.stages import Stages
+
+Tell = Callable[[WorkEvent], None]
+
+_PREVIEW_SECONDS = 1.0
+
+
+@dataclass
+class _Run:
+    work: Work
+    job: Denoising
+    stages: Stages
+    previewed: float
+
+
+class Runs:
+    """Begins, steps and ends videos.
+
+    ``tell`` hears of it on the rank that speaks for all, and is None on the others. Methods return
+    once the rank has done its part; files are written meanwhile in a thread.
+    """
+
+    def __init__(self, pipeline: WanPipeline, tell: Tell | None) -> None:
+        self._pipeline = pipeline
+        self._tell = tell
+        self._runs: dict[str, _Run] = {}
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
+        self._preview: LatentPreview | None = None
+        if tell is not None:
+            self._preview = pipeline.fit_preview()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Those that are being made."""
+        return tuple(self._runs)
+
+    def done(self, id: str) -> bool:
+        """Whether all steps of a video are made."""
+        return self._runs[id].job.done
+
+    def begin(self, work: Work) -> None:
+        self._say(Started(work.id))
+        stages = Stages()
+        settings = work.settings
+        try:
+            if work.image is not None:
+                settings = replace(settings, image=read_image(work.image))
+            with stages.measure("text and noise"):
+                job = self._pipeline.prepare(settings)
+        except RequestError as error:  # on all ranks: they read the same
+            self._say(Failed(work.id, "invalid_input", str(error)))
+            return
+        self._runs[work.id] = _Run(work, job, stages, time.monotonic())
+
+    def step(self, id: str) -> None:
+        run = self._runs[id]
+        begun = time.monotonic()
+        try:
+            with run.stages.measure("denoise"):
+                self._pipeline.step(run.job)
+        except DenoisingError as error:  # on all ranks: they have the same latents
+            del self._runs[id]
+            self._say(Failed(id, "not_finite", str(error)))
+            return
+        seconds, step = time.monotonic() - begun, run.job.step_index
+        expert = self._pipeline.expert_of(run.job, step - 1)
+        self._say(Stepped(id, step, run.job.steps, seconds, expert))
+        self._show(run)
+
+    def finish(self, id: str) -> None:
+        run = self._runs.pop(id)
+        self._say(Decoding(id))
+        with run.stages.measure("decode"):
+            video = self._pipeline.decode(run.job)
+        if self._tell is not None:
+            self._writer.submit(self._write, run, video)
+
+    def drop(self, id: str) -> None:
+        """Stop making a video, if it is still being made."""
+        if self._runs.pop(id, None) is not None:
+            self._say(Cancelled(id))
+
+    def close(self) -> None:
+        """Wait until what is complete is written."""
+        self._writer.shutdown()
+
+    def _write(self, run: _Run, video: Tensor) -> None:
+        work = run.work
+        try:
+            with run.stages.measure("write"):
+                write_video(work.output, to_uint8(video), work.settings.fps, work.metadata)
+        except (RequestError, OSError) as error:
+            self._say(Failed(work.id, "not_written", f"the video cannot be written: {error}"))
+        else:
+            self._say(Finished(work.id, run.stages.seconds))
+
+    def _say(self, event: WorkEvent) -> None:
+        if self._tell is not None:
+            self._tell(event)
+
+    def _show(self, run: _Run) -> None:
+        if self._preview is None or time.monotonic() - run.previewed < _PREVIEW_SECONDS:
+            return
+        assert run.job.estimate is not None, "there is one after each step"
+        run.previewed = time.monotonic()
+        file = io.BytesIO()
+        picture = self._preview.picture(run.job.estimate)
+        Image.fromarray(picture.numpy()).save(file, "PNG")
+        self._say(Previewed(run.work.id, file.getvalue()))

@@ -1,0 +1,1 @@
+"""Jobs in one place: their records, states, queue, files and expiry."""
