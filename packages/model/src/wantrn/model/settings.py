@@ -10,6 +10,7 @@ from PIL.Image import Image
 
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo, ModelKind
+from wantrn.model.nearest import frames_around, largest_side, most_frames, sizes_around
 from wantrn.model.schedulers import (
     MAX_SHIFT,
     SCHEDULER_NAMES,
@@ -159,46 +160,29 @@ def _default_size(image: Image | None, info: ModelInfo) -> tuple[int, int]:
     aspect = image.height / image.width
     fitted_height = max(1, round(math.sqrt(area * aspect) / multiple)) * multiple
     fitted_width = max(1, round(math.sqrt(area / aspect) / multiple)) * multiple
-    limit = info.config.rope_max_seq_len * multiple
+    limit = largest_side(info)
     return min(fitted_width, limit), min(fitted_height, limit)
 
 
 def _check_size(width: int, height: int, info: ModelInfo) -> None:
-    limit = info.config.rope_max_seq_len * info.size_multiple
-    below, above = zip(
-        *(_nearest(side, info.size_multiple, 0, limit) for side in (width, height)), strict=True
-    )
+    below, above = sizes_around((width, height), info)
     if (width, height) != below:
         raise RequestError(
             "size",
             f"{width}x{height} cannot be made: width and height must be multiples of "
-            f"{info.size_multiple} up to {limit}; the nearest are {below[0]}x{below[1]} and "
-            f"{above[0]}x{above[1]}",
+            f"{info.size_multiple} up to {largest_side(info)}; the nearest are "
+            f"{below[0]}x{below[1]} and {above[0]}x{above[1]}",
         )
 
 
 def _check_frames(frames: int, info: ModelInfo) -> None:
-    stride = info.temporal_stride
-    limit = (info.config.rope_max_seq_len * info.config.patch_size[0] - 1) * stride + 1
-    below, above = _nearest(frames, stride, 1, limit)
+    below, above = frames_around(frames, info)
     if frames != below:
         raise RequestError(
             "frames",
-            f"{frames} cannot be made: the number must be {stride}k + 1, up to {limit}; the "
-            f"nearest are {below} and {above}",
+            f"{frames} cannot be made: the number must be {info.temporal_stride}k + 1, up to "
+            f"{most_frames(info)}; the nearest are {below} and {above}",
         )
-
-
-def _nearest(value: int, multiple: int, offset: int, limit: int) -> tuple[int, int]:
-    """The two allowed values around ``value``: multiples plus ``offset``, at least one, at most
-    ``limit`` (which is allowed). The first is ``value`` exactly where that is allowed."""
-    smallest = offset if offset > 0 else multiple
-    if value < smallest:
-        return smallest, smallest + multiple
-    if value > limit:
-        return limit - multiple, limit
-    below = (value - offset) // multiple * multiple + offset
-    return (below, below) if below == value else (below, below + multiple)
 
 
 def _check_range(field: str, value: int, low: int, high: int) -> None:
