@@ -10,6 +10,7 @@ from wantrn.kernels import ops
 from wantrn.kernels.ops import HeadNorm, Rotary
 from wantrn.model.config import WanConfig
 from wantrn.model.linears import Linear, make_linear, o_proj, qkv_proj
+from wantrn.model.lora.adapters import NONE, Adapters, Delta
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.video_attention import VideoAttention
 
@@ -37,7 +38,7 @@ class SelfAttention(nn.Module):
         self.attend = VideoAttention(parallel)
         self.out = make_linear(local, hidden, quantized)
 
-    def forward(self, x: Tensor, rotary: Rotary, total: int) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary, total: int, adapters: Adapters = NONE) -> Tensor:
         """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``.
 
         ``rotary`` is for the tokens that this rank attends from, ``total`` the number of all tokens
@@ -45,20 +46,28 @@ class SelfAttention(nn.Module):
         """
         parallel = self.parallel
         x = parallel.enter(x)
+        q_norm = adapters.of("q_norm").shifted("weight", self.q_norm.weight)
+        k_norm = adapters.of("k_norm").shifted("weight", self.k_norm.weight)
         qkv = qkv_proj(
             x,
             self.qkv,
             head_dim=self.head_dim,
             num_kv_heads=self.heads,
-            norm=parallel.head_norm(self.q_norm.weight, self.k_norm.weight, self.eps),
+            norm=parallel.head_norm(q_norm, k_norm, self.eps),
             rotary=rotary,
+            delta=adapters.delta("qkv"),
         )
         q, k, v = qkv.view(*x.shape[:2], 3, self.heads, self.head_dim).unbind(2)
         if parallel.groups.cp.size > 1:
             # apart, for the ring to move them: of views it would make copies beside the whole
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         del qkv
-        out = o_proj(self.attend(q, k, v, total), self.out, add_bias=parallel.adds_bias)
+        out = o_proj(
+            self.attend(q, k, v, total),
+            self.out,
+            add_bias=parallel.adds_bias,
+            delta=adapters.delta("out"),
+        )
         return parallel.leave(out)
 
 
@@ -92,32 +101,34 @@ class CrossAttention(nn.Module):
         self.k_norm = nn.RMSNorm(local, eps=config.eps)
         self.out = make_linear(local, hidden, quantized)
 
-    def project(self, text: Tensor) -> TextKV:
+    def project(self, text: Tensor, adapters: Adapters = NONE) -> TextKV:
         """Keys and values of the embedded text ``[B, L, H]``, which is never packed rows."""
         x = ops.row_quantize(text) if self.quantized else text
-        return TextKV(self._heads(x, self.k, self.k_norm), self._heads(x, self.v, None))
+        k = self._heads(x, self.k, adapters.delta("k"), self._norm("k_norm", adapters))
+        return TextKV(k, self._heads(x, self.v, adapters.delta("v"), None))
 
-    def forward(self, x: Tensor, text: TextKV) -> Tensor:
+    def forward(self, x: Tensor, text: TextKV, adapters: Adapters = NONE) -> Tensor:
         """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``."""
+        out_delta = adapters.delta("out")
         if not self.shared:
-            return o_proj(self._attend(x, text), self.out)
-        out = self._attend(self.parallel.enter(x), text)
-        return self.parallel.leave(o_proj(out, self.out, add_bias=self.parallel.adds_bias))
+            return o_proj(self._attend(x, text, adapters), self.out, delta=out_delta)
+        parallel = self.parallel
+        out = self._attend(parallel.enter(x), text, adapters)
+        return parallel.leave(o_proj(out, self.out, add_bias=parallel.adds_bias, delta=out_delta))
 
-    def _attend(self, x: Tensor, text: TextKV) -> Tensor:
-        return ops.attention(self._heads(x, self.q, self.q_norm), text.k, text.v)
+    def _attend(self, x: Tensor, text: TextKV, adapters: Adapters) -> Tensor:
+        q = self._heads(x, self.q, adapters.delta("q"), self._norm("q_norm", adapters))
+        return ops.attention(q, text.k, text.v)
 
-    def _heads(self, x: Tensor, layer: Linear, norm: nn.RMSNorm | None) -> Tensor:
-        segment = qkv_proj(
-            x,
-            layer,
-            head_dim=self.head_dim,
-            num_kv_heads=0,
-            norm=None if norm is None else self._norm(norm.weight),
-        )
+    def _heads(
+        self, x: Tensor, layer: Linear, delta: Delta | None, norm: HeadNorm | None
+    ) -> Tensor:
+        segment = qkv_proj(x, layer, head_dim=self.head_dim, num_kv_heads=0, norm=norm, delta=delta)
         return segment.view(*x.shape[:2], -1, self.head_dim)
 
-    def _norm(self, weight: Tensor) -> HeadNorm:
+    def _norm(self, name: str, adapters: Adapters) -> HeadNorm:
+        norm = self.q_norm if name == "q_norm" else self.k_norm
+        weight = adapters.of(name).shifted("weight", norm.weight)
         if self.shared:
             return self.parallel.head_norm(weight, None, self.eps)
         return HeadNorm(weight, eps=self.eps)

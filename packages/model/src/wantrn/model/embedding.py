@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from wantrn.kernels import ops
 from wantrn.model.config import WanConfig
+from wantrn.model.linears import mlp, plain_linear
 from wantrn.model.local_tokens import LocalTokens
+from wantrn.model.lora.adapters import NONE, Adapters, Delta
 
 
 class PatchEmbedding(nn.Module):
@@ -26,14 +28,17 @@ class PatchEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.hidden_size, width))
         self.bias = nn.Parameter(torch.empty(config.hidden_size))
 
-    def forward(self, latents: Tensor, tokens: LocalTokens) -> Tensor:
+    def forward(self, latents: Tensor, tokens: LocalTokens, delta: Delta | None = None) -> Tensor:
         """``[B, C, T, height, width]`` to ``[B, S, H]`` of this rank's tokens, which are ordered as
         in ``rotary_tables``; of zeros where a token is padding."""
         batch, channels, *sizes = latents.shape
         (t, h, w), (pt, ph, pw) = sizes, self.patch
         split = latents.reshape(batch, channels, t // pt, pt, h // ph, ph, w // pw, pw)
         patches = tokens.take(split.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3))
-        return ops.linear(patches.to(self.weight.dtype), self.weight, self.bias)
+        patches = patches.to(self.weight.dtype)
+        if delta is None:
+            return ops.linear(patches, self.weight, self.bias)
+        return delta.add_to(ops.linear(patches, self.weight, delta.bias_of(self.bias)), patches)
 
 
 def unpatchify(
@@ -61,11 +66,12 @@ class TimeEmbedding(nn.Module):
         self.linear_2 = nn.Linear(hidden, hidden)
         self.proj = nn.Linear(hidden, 6 * hidden)
 
-    def forward(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, timestep: Tensor, adapters: Adapters = NONE) -> tuple[Tensor, Tensor]:
         """``[B, G]`` in 0..1000 to the vector ``[B, G, H]`` and the rows ``[B, G, 6, H]``, fp32."""
         wave = sinusoid(timestep, self.freq_dim)
-        vector = self.linear_2(F.silu(self.linear_1(wave)))
-        rows: Tensor = self.proj(F.silu(vector))
+        inner = F.silu(plain_linear(wave, self.linear_1, adapters.delta("linear_1")))
+        vector = plain_linear(inner, self.linear_2, adapters.delta("linear_2"))
+        rows = plain_linear(F.silu(vector), self.proj, adapters.delta("proj"))
         return vector, rows.view(*timestep.shape, 6, -1)
 
 
@@ -90,9 +96,11 @@ class TextEmbedding(nn.Module):
         self.linear_1 = nn.Linear(config.text_dim, config.hidden_size)
         self.linear_2 = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, text: Tensor) -> Tensor:
+    def forward(self, text: Tensor, adapters: Adapters = NONE) -> Tensor:
         """``[B, L, text_dim]`` to ``[B, L, H]`` in the weights' dtype."""
-        first, second = self.linear_1, self.linear_2
-        return ops.mlp(
-            text.to(first.weight.dtype), first.weight, first.bias, second.weight, second.bias
+        return mlp(
+            text.to(self.linear_1.weight.dtype),
+            self.linear_1,
+            self.linear_2,
+            deltas=(adapters.delta("linear_1"), adapters.delta("linear_2")),
         )

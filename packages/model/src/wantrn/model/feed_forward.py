@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from wantrn.model.config import WanConfig
 from wantrn.model.linears import make_linear, mlp
+from wantrn.model.lora.adapters import NONE, Adapters
 from wantrn.model.parallelism import Parallelism
 
 
@@ -22,8 +23,14 @@ class FeedForward(nn.Module):
         self.up = make_linear(config.hidden_size, local, quantized)
         self.down = make_linear(local, config.hidden_size, quantized)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, adapters: Adapters = NONE) -> Tensor:
         """``[B, S, H]``, or packed rows ``[B, S, H + 4]`` if quantized, to ``[B, S, H]``."""
         parallel = self.parallel
-        out = mlp(parallel.enter(x), self.up, self.down, add_bias=parallel.adds_bias)
+        out = mlp(
+            parallel.enter(x),
+            self.up,
+            self.down,
+            add_bias=parallel.adds_bias,
+            deltas=(adapters.delta("up"), adapters.delta("down")),
+        )
         return parallel.leave(out)

@@ -18,6 +18,7 @@ from wantrn.model.config import WanConfig
 from wantrn.model.embedding import PatchEmbedding, TextEmbedding, TimeEmbedding, unpatchify
 from wantrn.model.feed_forward import FeedForward
 from wantrn.model.local_tokens import LocalTokens
+from wantrn.model.lora.adapters import NONE, Adapters
 from wantrn.model.modulation import BlockModulation, output_modulation
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.quantization.groups import Group
@@ -28,7 +29,8 @@ from wantrn.model.rope import rotary_tables
 class TextContext:
     """A prompt as one expert sees it: keys and values of every block's cross-attention.
 
-    It depends on the prompt and on the expert, not on the step: compute it once for each pair.
+    It depends on the prompt, on the expert and on what adapters add to it, not on the step: compute
+    it once for all steps.
     """
 
     blocks: tuple[TextKV, ...]
@@ -85,13 +87,18 @@ class Block(nn.Module):
         self.cross_attention = CrossAttention(config, parallel, Group.CROSS_ATTENTION in quantized)
         self.feed_forward = FeedForward(config, parallel, Group.FEED_FORWARD in quantized)
 
-    def forward(self, stream: Tensor, video: VideoInputs, text: TextKV) -> Tensor:
+    def forward(
+        self, stream: Tensor, video: VideoInputs, text: TextKV, adapters: Adapters = NONE
+    ) -> Tensor:
         """``stream`` ``[B, S, H]``: this rank's tokens; the new stream."""
-        return self.attend_to_text(self.attend_to_video(stream, video), text)
+        attended = self.attend_to_video(stream, video, adapters)
+        return self.attend_to_text(attended, text, adapters)
 
-    def attend_to_video(self, stream: Tensor, video: VideoInputs) -> AttendedVideo:
+    def attend_to_video(
+        self, stream: Tensor, video: VideoInputs, adapters: Adapters = NONE
+    ) -> AttendedVideo:
         """The block up to the first use of the text."""
-        mod = BlockModulation.of(self.modulation, video.rows)
+        mod = BlockModulation.of(adapters.shifted("modulation", self.modulation), video.rows)
         x = ops.adaln_modulate(
             stream,
             mod.attention_scale,
@@ -99,22 +106,25 @@ class Block(nn.Module):
             eps=self.eps,
             packed=self.self_attention.quantized,
         )
-        x = self.self_attention(x, video.rotary, video.total)
+        x = self.self_attention(x, video.rotary, video.total, adapters.of("self_attention"))
+        cross_norm = adapters.of("cross_norm")
         stream, x = ops.gated_adaln_modulate(
             x,
             stream,
             mod.attention_gate,
-            self.cross_norm.weight,
-            self.cross_norm.bias,
+            cross_norm.shifted("weight", self.cross_norm.weight),
+            cross_norm.shifted("bias", self.cross_norm.bias),
             eps=self.eps,
             packed=self.cross_attention.quantized,
         )
         return AttendedVideo(stream, x, mod)
 
-    def attend_to_text(self, video: AttendedVideo, text: TextKV) -> Tensor:
+    def attend_to_text(
+        self, video: AttendedVideo, text: TextKV, adapters: Adapters = NONE
+    ) -> Tensor:
         """The rest of the block; the new stream."""
         mod, stream = video.modulation, video.stream
-        x = self.cross_attention(video.normed, text)
+        x = self.cross_attention(video.normed, text, adapters.of("cross_attention"))
         stream, x = ops.gated_adaln_modulate(
             x,
             stream,
@@ -124,7 +134,8 @@ class Block(nn.Module):
             eps=self.eps,
             packed=self.feed_forward.quantized,
         )
-        return ops.gated_add(self.feed_forward(x), stream, mod.feed_forward_gate)
+        x = self.feed_forward(x, adapters.of("feed_forward"))
+        return ops.gated_add(x, stream, mod.feed_forward_gate)
 
 
 class WanTransformer(nn.Module):
@@ -132,6 +143,9 @@ class WanTransformer(nn.Module):
 
     Parameters are created uninitialised; ``pipeline.load_transformer`` fills them from files, and
     ``quantized_transformer`` makes one whose ``quantized_groups`` are in FP8.
+
+    The parameters never change. What LoRAs add to them is given to each call as ``adapters``, so
+    calls with different ones may alternate.
 
     With ``parallel`` each rank has its shard of the parameters and of the tokens. Arguments and
     results of all methods are whole, and the same on every rank of ``tp`` and ``cp``, which call
@@ -198,23 +212,31 @@ class WanTransformer(nn.Module):
             latents.device,
         )
 
-    def text_context(self, text: Tensor) -> TextContext:
+    def text_context(self, text: Tensor, adapters: Adapters = NONE) -> TextContext:
         """Project the encoded prompt ``[B, L, text_dim]`` for every block's cross-attention."""
         if text.ndim != 3 or text.shape[2] != self.config.text_dim:
             raise ValueError(f"text must be [B, L, {self.config.text_dim}], got {list(text.shape)}")
-        embedded = self.text_embedding(text)
+        embedded = self.text_embedding(text, adapters.of("text_embedding"))
         return TextContext(
-            tuple(block.cross_attention.project(embedded) for block in self._typed_blocks())
+            tuple(
+                block.cross_attention.project(embedded, own.of("cross_attention"))
+                for block, own in self._blocks(adapters)
+            )
         )
 
     def forward(
-        self, latents: Tensor, timestep: Tensor, text: TextContext, rotary: Rotary
+        self,
+        latents: Tensor,
+        timestep: Tensor,
+        text: TextContext,
+        rotary: Rotary,
+        adapters: Adapters = NONE,
     ) -> Tensor:
         """The velocity for one prompt, fp32 ``[B, C_out, T, height, width]``.
 
         Arguments and errors are those of ``velocities``, with a single text.
         """
-        return self.velocities(latents, timestep, (text,), rotary)[0]
+        return self.velocities(latents, timestep, (text,), rotary, adapters=adapters)[0]
 
     def velocities(
         self,
@@ -223,6 +245,7 @@ class WanTransformer(nn.Module):
         texts: Sequence[TextContext],
         rotary: Rotary,
         batched: bool = False,
+        adapters: Adapters = NONE,
     ) -> tuple[Tensor, ...]:
         """The velocities of the same latents for several prompts.
 
@@ -235,9 +258,10 @@ class WanTransformer(nn.Module):
             timestep: in 0..1000; ``[B]``, or ``[B, G]`` where ``G`` divides the number of tokens:
                 one value for each run of ``S/G`` tokens. ``G = T`` is a timestep for each latent
                 frame, ``G = S`` one for each token.
-            texts: from ``text_context`` of this model.
+            texts: from ``text_context`` of this model with the same ``adapters``.
             rotary: from ``rotary`` for latents of this shape.
             batched: the texts, of one length, pass through the blocks as a batch.
+            adapters: what LoRAs add to the model, by the names of its modules.
 
         Returns:
             For each text, fp32 ``[B, C_out, T, height, width]``.
@@ -248,37 +272,47 @@ class WanTransformer(nn.Module):
         grid = self.token_grid(latents)
         self._check(latents, timestep, texts)
         tokens = LocalTokens.of(math.prod(grid), self.parallel)
-        vector, rows = self._embedded_time(timestep.view(timestep.shape[0], -1), tokens)
+        timestep = timestep.view(timestep.shape[0], -1)
+        vector, rows = self._embedded_time(timestep, tokens, adapters.of("time_embedding"))
         video = VideoInputs(rows, tokens.rotary(rotary), tokens.total)
-        stream = self.patch_embedding(latents, tokens)
-        streams = self._streams(stream, video, texts, batched)
-        projected = [tokens.join(self._project_out(x, vector), self.parallel) for x in streams]
+        stream = self.patch_embedding(latents, tokens, adapters.delta("patch_embedding"))
+        streams = self._streams(stream, video, texts, batched, adapters)
+        projected = [
+            tokens.join(self._project_out(x, vector, adapters), self.parallel) for x in streams
+        ]
         patch, channels = self.config.patch_size, self.config.out_channels
         return tuple(unpatchify(x, grid, patch, channels) for x in projected)
 
-    def _embedded_time(self, timestep: Tensor, tokens: LocalTokens) -> tuple[Tensor, Tensor]:
+    def _embedded_time(
+        self, timestep: Tensor, tokens: LocalTokens, adapters: Adapters
+    ) -> tuple[Tensor, Tensor]:
         """``TimeEmbedding`` of ``[B, G]``, for this rank's tokens."""
         local = tokens.rows(timestep)
         if local.shape[1] <= timestep.shape[1]:
-            return cast(tuple[Tensor, Tensor], self.time_embedding(local))
-        vector, rows = self.time_embedding(timestep)
+            return cast(tuple[Tensor, Tensor], self.time_embedding(local, adapters))
+        vector, rows = self.time_embedding(timestep, adapters)
         return tokens.rows(vector), tokens.rows(rows)
 
     def _streams(
-        self, stream: Tensor, video: VideoInputs, texts: Sequence[TextContext], batched: bool
+        self,
+        stream: Tensor,
+        video: VideoInputs,
+        texts: Sequence[TextContext],
+        batched: bool,
+        adapters: Adapters,
     ) -> list[Tensor]:
         """What the last block gives for each text."""
-        first, *others = self._typed_blocks()
-        attended = first.attend_to_video(stream, video)
+        (first, added), *others = self._blocks(adapters)
+        attended = first.attend_to_video(stream, video, added)
         passes = list(texts)
         if batched:
             attended, passes = attended.repeated(len(texts)), [stacked(texts)]
             video = replace(video, rows=video.rows.repeat(len(texts), 1, 1, 1))
         found = []
         for text in passes:
-            x = first.attend_to_text(attended, text.blocks[0])
-            for block, text_kv in zip(others, text.blocks[1:], strict=True):
-                x = block(x, video, text_kv)
+            x = first.attend_to_text(attended, text.blocks[0], added)
+            for (block, own), text_kv in zip(others, text.blocks[1:], strict=True):
+                x = block(x, video, text_kv, own)
             found.append(x)
         return list(found[0].chunk(len(texts))) if batched else found
 
@@ -292,12 +326,18 @@ class WanTransformer(nn.Module):
             if len(text.blocks) != len(self.blocks):
                 raise ValueError(f"text is of {len(text.blocks)} blocks, not {len(self.blocks)}")
 
-    def _project_out(self, stream: Tensor, vector: Tensor) -> Tensor:
+    def _project_out(self, stream: Tensor, vector: Tensor, adapters: Adapters) -> Tensor:
         """``[B, S, pt * ph * pw * C]`` fp32."""
-        scale, shift = output_modulation(self.modulation, vector)
+        scale, shift = output_modulation(adapters.shifted("modulation", self.modulation), vector)
         # fp32 from here on: 64 columns cost nothing, and the scheduler works in fp32
         x = ops.adaln_modulate(stream.float(), scale, shift, eps=self.config.eps)
-        return F.linear(x, self.proj_out.weight.float(), self.proj_out.bias.float())
+        bias, delta = self.proj_out.bias.float(), adapters.delta("proj_out")
+        if delta is None:
+            return F.linear(x, self.proj_out.weight.float(), bias)
+        return delta.add_to(F.linear(x, self.proj_out.weight.float(), delta.bias_of(bias)), x)
 
-    def _typed_blocks(self) -> Iterable[Block]:
-        return cast(Iterable[Block], self.blocks)
+    def _blocks(self, adapters: Adapters) -> Iterable[tuple[Block, Adapters]]:
+        """The blocks, and what is added to each."""
+        own = adapters.of("blocks")
+        for index, block in enumerate(self.blocks):
+            yield cast(Block, block), own.of(str(index))
