@@ -32,6 +32,8 @@ STRATEGIES = ("ring", "all_gather")
 DEVICES = ("cpu", "neuron")
 GROUPS = ("self_attention", "cross_attention", "feed_forward")
 LIMITS = (448.0, 240.0)
+LIMIT_NAMES = ("queued", "keep_hours", "upload_megabytes")
+LOGS = ("text", "json")
 
 
 class Stopped(BaseException):
@@ -118,6 +120,18 @@ def _quantize(arguments: dict[str, Any]) -> int:
     return quantize(QuantizeOptions(**arguments))
 
 
+def _serve(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.rank_options import RankOptions
+    from wantrn.serving.serve import ServeOptions, serve
+
+    given = {name: value for name, value in arguments.items() if value is not None}
+    config = given.pop("config", None)
+    names = {field.name for field in fields(RankOptions)}
+    ranks = {name: given.pop(name) for name in list(given) if name in names}
+    limits = {name: given.pop(name) for name in LIMIT_NAMES if name in given}
+    return serve(ServeOptions(config, {**given, "ranks": ranks, "limits": limits}))
+
+
 def _version(arguments: dict[str, Any]) -> int:
     from wantrn.serving.version import version
 
@@ -156,6 +170,7 @@ def _parser() -> _Parser:
     inspect.add_argument("directory", metavar="DIR", type=Path, help="a checkpoint folder")
     inspect.set_defaults(run=_inspect)
     _add_quantize(commands)
+    _add_serve(commands)
     version = commands.add_parser("version", help="print the versions of what is at work")
     version.set_defaults(run=_version)
     return parser
@@ -214,7 +229,8 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     parser.set_defaults(run=_generate)
 
 
-def _add_ranks(parser: argparse.ArgumentParser) -> None:
+def _add_ranks(parser: argparse.ArgumentParser, given_only: bool = False) -> None:
+    """The options of ``RankOptions``. With ``given_only``, one that is not given is None."""
     add = parser.add_argument_group(
         "ranks",
         "Several processes make the video together: as many as the product of --tp, --ring, "
@@ -249,6 +265,10 @@ def _add_ranks(parser: argparse.ArgumentParser) -> None:
     )
     add("--tile-vae", action="store_true", help="decode in tiles, which takes less memory")
     add("--vae-parallel", action="store_true", help="decode in tiles, shared by all ranks")
+    if given_only:
+        ranks = ("tp", "ring", "ulysses", "cfg_parallel", "batch_guidance", "sequence_sharding")
+        more = ("replicate_cross_attention", "context", "strict_tokens", "tile_vae", "vae_parallel")
+        parser.set_defaults(**dict.fromkeys((*ranks, *more)))
 
 
 def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
@@ -290,6 +310,34 @@ def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     )
     add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
     parser.set_defaults(run=_quantize)
+
+
+def _add_serve(commands: argparse._SubParsersAction[_CommandParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="make videos for others, over HTTP",
+        description="Serve OpenAI's videos API until Ctrl-C. What is given here stands over what "
+        "the file of --config says. Standard output has the address and nothing else.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", type=Path, help="a YAML file with any of these, and more")
+    add("--model", metavar="DIR", type=Path, help="a checkpoint folder, as for generate")
+    add("--name", metavar="NAME", help="what clients know the model by (default: its folder's)")
+    add("--store", metavar="DIR", type=Path, help="jobs and videos (default: wantrn-store)")
+    add("--host", metavar="ADDRESS", help="the address to listen at (default: 127.0.0.1)")
+    add("--port", metavar="N", type=int, help="0 is one of the system's choice (default: 8000)")
+    add("--api-keys-file", metavar="FILE", type=Path, help="keys that may be used, one a line")
+    add("--slots", metavar="N", type=int, help="videos made at once, a step each in turn (2)")
+    add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
+    add("--device", choices=DEVICES, help="where the transformers compute (default: cpu)")
+    add("--threads", metavar="N", type=_threads, help="CPU threads of each rank")
+    add("--queued", metavar="N", type=int, help="the most jobs that wait (default: 64)")
+    add("--keep-hours", metavar="X", type=float, help="how long videos are kept (default: 168)")
+    add("--upload-megabytes", metavar="X", type=float, help="of one request (default: 32)")
+    add("--log", choices=LOGS, help="the form of the log, which is standard error")
+    _add_ranks(parser, given_only=True)
+    parser.set_defaults(run=_serve)
 
 
 def _groups(value: str) -> tuple[str, ...]:

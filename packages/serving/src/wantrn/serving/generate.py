@@ -7,7 +7,6 @@ is such a rank from the beginning.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,15 +17,15 @@ import torch
 from tqdm import tqdm
 
 from wantrn.model.device import find_device
-from wantrn.model.errors import CheckpointError, RequestError
+from wantrn.model.errors import RequestError
 from wantrn.model.info import DTYPES, ModelInfo, ModelKind, read_model_info
 from wantrn.model.media import check_output, read_image, to_uint8, write_video
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
-from wantrn.model.tiny import cached_tiny_checkpoint
 from wantrn.parallel import Groups
 from wantrn.parallel.launch import join_world, rank_of_environment
 from wantrn.serving.computation import describe_computation
+from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.local_ranks import run_on_local_ranks
 from wantrn.serving.rank_options import RankOptions, request_error
 from wantrn.serving.stages import Stages
@@ -197,17 +196,4 @@ def _checkpoint(options: GenerateOptions) -> Path:
         if not options.model.is_dir():
             raise RequestError("model", f"there is no folder {options.model}")
         return options.model
-    kind = ModelKind.T2V if options.image is None else ModelKind.I2V
-    cache = _cache_folder()
-    try:
-        return cached_tiny_checkpoint(cache, kind)
-    except OSError as error:
-        raise CheckpointError(
-            f"{cache}: a tiny checkpoint cannot be kept there: {error.strerror or error}"
-        ) from error
-
-
-def _cache_folder() -> Path:
-    """The user's, by the XDG base directory specification (relative paths do not count)."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "wantrn"
+    return tiny_checkpoint(ModelKind.T2V if options.image is None else ModelKind.I2V)

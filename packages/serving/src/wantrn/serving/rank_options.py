@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from wantrn.model.errors import RequestError
 from wantrn.model.execution import Execution
@@ -19,7 +22,7 @@ from wantrn.parallel.tokens import TokenShards
 STRATEGIES = tuple(strategy.value for strategy in Strategy)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RankOptions:
     """The command's arguments about ranks. Each has the name of its option."""
 

@@ -28,6 +28,7 @@ from wantrn.serving.engines.protocol import (
     WorkEvent,
 )
 from wantrn.serving.jobs.job import Job, JobError, Status, new_id
+from wantrn.serving.jobs.limits import Limits
 from wantrn.serving.jobs.observer import Observer
 from wantrn.serving.jobs.progress import Progress
 from wantrn.serving.jobs.store import JobStore
@@ -49,25 +50,6 @@ class QueueFullError(Exception):
 
 class UnavailableError(Exception):
     """No job is taken: the engine is not ready, or this server is ending."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much is kept.
-
-    Attributes:
-        queued: the most jobs that wait.
-        keep_seconds: how long a job that has ended, and its video, are kept.
-    """
-
-    queued: int = 64
-    keep_seconds: float = 7 * 24 * 3600.0
-
-    def __post_init__(self) -> None:
-        if self.queued < 1:
-            raise ValueError(f"queued must be at least 1, got {self.queued}")
-        if not self.keep_seconds > 0:
-            raise ValueError(f"keep_seconds must be more than 0, got {self.keep_seconds}")
 
 
 @dataclass
@@ -108,6 +90,11 @@ class JobManager:
     @property
     def engine(self) -> Engine:
         return self._engine
+
+    @property
+    def model(self) -> str:
+        """The name that clients know the checkpoint by."""
+        return self._model
 
     @property
     def waiting(self) -> int:

@@ -1,0 +1,1 @@
+"""The HTTP interface: OpenAI's videos API over the jobs of a server."""

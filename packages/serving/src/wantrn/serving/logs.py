@@ -1,0 +1,49 @@
+"""What a server's log looks like: lines for people, or a JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+
+def configure_logs(form: str) -> None:
+    """Send all logs to standard error, as ``"text"`` or ``"json"``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+
+
+class _Text(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = " ".join(f"{name}={value}" for name, value in _extra(record).items())
+        first, *rest = super().format(record).split("\n")
+        return "\n".join([f"{first} {extra}".rstrip(), *rest])
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        values = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            values["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(values, default=str)
+
+
+def _extra(record: logging.LogRecord) -> Mapping[str, Any]:
+    """What the log's caller put under ``extra={"fields": {...}}``."""
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    return fields

@@ -1,0 +1,164 @@
+"""``wantrn serve``: the videos API over an engine, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from wantrn.model.errors import RequestError
+from wantrn.model.info import ModelKind
+from wantrn.serving.default_model import tiny_checkpoint
+from wantrn.serving.deployment import Deployment, read_deployment
+from wantrn.serving.engines.local.engine import LocalEngine
+from wantrn.serving.engines.local.options import LocalOptions
+from wantrn.serving.engines.protocol import Event, Lost, Ready
+from wantrn.serving.http.app import make_app
+from wantrn.serving.jobs.job import Job
+from wantrn.serving.jobs.log import JobLog
+from wantrn.serving.jobs.manager import JobManager
+from wantrn.serving.jobs.store import JobStore, StoreError
+from wantrn.serving.logs import configure_logs
+from wantrn.serving.table import aligned
+
+_GRACE_SECONDS = 5  # that open requests have to end
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The command's arguments: a file, and what stands over it, by the names in ``Deployment``."""
+
+    config: Path | None
+    given: dict[str, Any]
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until SIGINT or SIGTERM; the exit status.
+
+    Raises:
+        RequestError: an option that cannot be, by name.
+        CheckpointError: the model cannot be read.
+    """
+    deployment = read_deployment(options.config, options.given)
+    keys = _api_keys(deployment.api_keys_file)
+    model = deployment.model
+    if model is not None and not model.is_dir():
+        raise RequestError("model", f"there is no folder {model}")
+    folder = tiny_checkpoint(ModelKind.T2V) if model is None else model
+    engine = LocalEngine(
+        LocalOptions(
+            folder,
+            deployment.slots,
+            deployment.dtype,
+            deployment.device,
+            deployment.threads,
+            deployment.ranks,
+        )
+    )
+    name = deployment.name or folder.resolve().name
+    listening = _listen(deployment)
+    try:
+        store = JobStore(deployment.store)
+    except StoreError as error:
+        listening.close()
+        raise RequestError("store", str(error).removeprefix("store: ")) from error
+    try:
+        configure_logs(deployment.log)
+        _announce(deployment, name, engine, listening)
+        watch = _FirstStart()
+        jobs = JobManager(store, engine, name, deployment.limits, (JobLog(), watch))
+        app = make_app(jobs, deployment.limits.upload_bytes, keys)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        server = uvicorn.Server(config)
+        watch.server = server
+        asyncio.run(server.serve(sockets=[listening]))
+    finally:
+        store.close()
+        listening.close()
+    if watch.reason is not None:
+        print(f"wantrn serve: failed: {watch.reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class _FirstStart:
+    """Ends the server if its engine never becomes ready: what is wrong then is its configuration.
+
+    An engine that gives up later leaves a server that says so, and still has its videos.
+    """
+
+    def __init__(self) -> None:
+        self.server: uvicorn.Server | None = None
+        self.reason: str | None = None
+        self._was_ready = False
+
+    def engine_said(self, event: Event) -> None:
+        if isinstance(event, Ready):
+            self._was_ready = True
+        elif isinstance(event, Lost) and event.broken and not self._was_ready:
+            self.reason = event.reason
+            if self.server is not None:
+                self.server.should_exit = True
+
+    def job_changed(self, job: Job) -> None:
+        pass
+
+    def job_removed(self, job: Job) -> None:
+        pass
+
+
+def _api_keys(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        keys = file.read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError("api_keys_file", f"{file} cannot be read: {error}") from error
+    if not keys:
+        raise RequestError("api_keys_file", f"{file} has no key")
+    return keys
+
+
+def _listen(deployment: Deployment) -> socket.socket:
+    try:
+        return socket.create_server((deployment.host, deployment.port))
+    except OSError as error:
+        raise RequestError(
+            "port", f"{deployment.host}:{deployment.port} cannot be listened at: {error.strerror}"
+        ) from error
+
+
+def _announce(
+    deployment: Deployment, name: str, engine: LocalEngine, listening: socket.socket
+) -> None:
+    """Standard error has the effective configuration, standard output the address."""
+    if deployment.model is None:
+        print(
+            "No model is given: this is a tiny one with random weights, whose pictures are noise.",
+            file=sys.stderr,
+        )
+    described = {
+        "name": name,
+        **engine.describe(),
+        "slots": deployment.slots,
+        "threads": deployment.threads or "even share",
+        "store": str(deployment.store),
+        "api keys": "needed" if deployment.api_keys_file else "none",
+        **{
+            field.name.replace("_", " "): getattr(deployment.limits, field.name)
+            for field in fields(deployment.limits)
+        },
+    }
+    print(aligned(described), file=sys.stderr)
+    host, port = listening.getsockname()[:2]
+    print(f"http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
