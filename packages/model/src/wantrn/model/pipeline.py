@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import torch
 from torch import Tensor
 
 from wantrn.kernels.ops import Rotary
+from wantrn.model.byte_cache import CacheCounts
+from wantrn.model.caches import CacheLimits
 from wantrn.model.checkpoints import TensorStore, load_transformer_state
 from wantrn.model.conditioning import Conditioning, FirstFrame, ImageChannels, TextOnly
 from wantrn.model.config import WanConfig
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
+from wantrn.model.lora import Adapters, LoraLibrary, LoraReader
 from wantrn.model.media.image import cover, to_tensor
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.preview import LatentPreview
@@ -42,6 +46,7 @@ class Denoising:
     negative_prompt: Tensor | None  # None where no step uses guidance
     latents: Tensor  # [1, z, T, h, w], fp32
     solver_state: State
+    adapters: tuple[Adapters, ...]  # what LoRAs add to each expert
     step_index: int = 0  # steps done
     estimate: Tensor | None = None  # of the finished latents, by the last step's velocity; fp32
     contexts: dict[tuple[int, bool], TextContext] = field(default_factory=dict)
@@ -56,7 +61,8 @@ class Denoising:
 
 
 class WanPipeline:
-    """A Wan2.2 checkpoint in memory, ready to make videos. Holds nothing of any run.
+    """A Wan2.2 checkpoint in memory, ready to make videos. Holds nothing of any run, but for the
+    prompts and LoRAs that it keeps for others.
 
     Ranks that share the work call the same methods together with the same arguments, and get the
     same results.
@@ -69,12 +75,15 @@ class WanPipeline:
         text_encoder: TextEncoder,
         vae: VideoAutoencoder,
         execution: Execution | None = None,
+        caches: CacheLimits | None = None,
     ) -> None:
+        caches = CacheLimits() if caches is None else caches
         self.info = info
         self.execution = Execution() if execution is None else execution
         self._experts = experts
         self._text_encoder = text_encoder
         self._vae = vae
+        self._loras = LoraLibrary(self._lora_reader(), len(experts), caches.loras)
 
     @classmethod
     def load(
@@ -82,6 +91,7 @@ class WanPipeline:
         directory: Path,
         dtype: torch.dtype = torch.bfloat16,
         execution: Execution | None = None,
+        caches: CacheLimits | None = None,
     ) -> WanPipeline:
         """Load a checkpoint folder; the transformers and the text encoder in ``dtype``.
 
@@ -95,6 +105,7 @@ class WanPipeline:
         info = read_model_info(directory)
         info.check_dtype(dtype)
         execution = Execution() if execution is None else execution
+        caches = CacheLimits() if caches is None else caches
         parallel = execution.parallel
         return cls(
             info,
@@ -103,18 +114,31 @@ class WanPipeline:
                 for expert in info.experts
             ),
             TextEncoder.load(
-                directory / "tokenizer", directory / "text_encoder", dtype, parallel.groups.tp
+                directory / "tokenizer",
+                directory / "text_encoder",
+                dtype,
+                parallel.groups.tp,
+                caches.prompts,
             ),
             VideoAutoencoder.load(directory / "vae"),
             execution,
+            caches,
         )
+
+    @property
+    def cache_counts(self) -> Mapping[str, CacheCounts]:
+        """How the caches of ``prompts`` and of ``loras`` have served so far."""
+        return {"prompts": self._text_encoder.cache_counts, "loras": self._loras.counts}
 
     @torch.inference_mode()
     def prepare(self, settings: Settings, noise: Tensor | None = None) -> Denoising:
-        """Encode the prompts and the image, and draw the noise.
+        """Encode the prompts and the image, read the LoRAs, and draw the noise.
 
-        ``noise`` ``[1, z, T, h, w]`` fp32 takes the place of the seed's. Raises ``ValueError`` if
-        it has another shape or dtype.
+        ``noise`` ``[1, z, T, h, w]`` fp32 takes the place of the seed's.
+
+        Raises:
+            ValueError: it has another shape or dtype.
+            RequestError: a LoRA cannot be read, or is no longer what ``resolve`` has seen.
         """
         shape = self.latent_shape(settings)
         if noise is None:
@@ -124,6 +148,9 @@ class WanPipeline:
             raise ValueError(
                 f"noise must be {list(shape)} float32, got {list(noise.shape)} {noise.dtype}"
             )
+        adapters = tuple(
+            self._loras.adapters(settings.loras, expert) for expert in range(len(self._experts))
+        )
         scheduler = make_scheduler(
             self.info.scheduler_config, settings.steps, settings.scheduler, settings.shift
         )
@@ -139,6 +166,7 @@ class WanPipeline:
             negative_prompt=encode(settings.negative_prompt) if guided else None,
             latents=noise,
             solver_state=scheduler.start(),
+            adapters=adapters,
         )
 
     @torch.inference_mode()
@@ -234,6 +262,7 @@ class WanPipeline:
             [self._context(run, expert, branch) for branch in negative],
             run.rotary,
             batched=self.execution.batched_guidance,
+            adapters=run.adapters[expert],
         )
         return tuple(velocity.cpu() for velocity in velocities)
 
@@ -249,8 +278,22 @@ class WanPipeline:
         if key not in run.contexts:
             text = run.negative_prompt if negative else run.prompt
             assert text is not None, "prepare() encodes the negative prompt where it is used"
-            run.contexts[key] = self._experts[expert].text_context(text.to(self.execution.device))
+            text = text.to(self.execution.device)
+            run.contexts[key] = self._experts[expert].text_context(text, run.adapters[expert])
         return run.contexts[key]
+
+    def _lora_reader(self) -> LoraReader:
+        """Reads LoRAs in the dtypes that the experts compute in."""
+        expert = self._experts[0]
+        dtype = expert.patch_embedding.weight.dtype
+
+        def computes_in(name: str) -> torch.dtype:
+            # the last layer is in fp32 whatever the dtype of its weight
+            last = name.startswith("proj_out.")
+            return torch.float32 if last else expert.parameter_dtype(name, dtype)
+
+        shard, device = self.execution.parallel.shard, self.execution.device
+        return LoraReader(expert.config, computes_in, shard, device)
 
 
 def _load_expert(

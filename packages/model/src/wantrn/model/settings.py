@@ -10,6 +10,7 @@ from PIL.Image import Image
 
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo, ModelKind
+from wantrn.model.lora import LoraChoice, check_choices
 from wantrn.model.nearest import frames_around, largest_side, most_frames, sizes_around
 from wantrn.model.schedulers import (
     MAX_SHIFT,
@@ -38,6 +39,7 @@ class VideoRequest:
     shift: float | None = None
     scheduler: str | None = None
     seed: int | None = None
+    loras: tuple[LoraChoice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Settings:
     shift: float
     scheduler: str
     seed: int
+    loras: tuple[LoraChoice, ...] = ()
 
     def describe(self) -> dict[str, str | int | float]:
         """The settings by name, for printing and for a video's metadata; no picture, no None."""
@@ -75,6 +78,7 @@ class Settings:
             "shift": self.shift,
             "scheduler": self.scheduler,
             "seed": self.seed,
+            "lora": ", ".join(choice.describe() for choice in self.loras) or None,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -126,6 +130,7 @@ def resolve(request: VideoRequest, info: ModelInfo) -> Settings:
         raise RequestError(
             "scheduler", f"{scheduler!r} is unknown; allowed are {' and '.join(SCHEDULER_NAMES)}"
         )
+    check_choices(request.loras, info.config, len(info.experts))
     return Settings(
         prompt=request.prompt,
         negative_prompt=request.negative_prompt or "",
@@ -141,6 +146,7 @@ def resolve(request: VideoRequest, info: ModelInfo) -> Settings:
         shift=shift,
         scheduler=scheduler,
         seed=seed,
+        loras=request.loras,
     )
 
 

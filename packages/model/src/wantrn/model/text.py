@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import AutoTokenizer, UMT5Config, UMT5EncoderModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from wantrn.model.byte_cache import ByteCache, CacheCounts
+from wantrn.model.caches import CacheLimits
 from wantrn.model.checkpoints import TensorStore, load_module
 from wantrn.model.errors import CheckpointError
 from wantrn.model.meta_module import meta_module
@@ -45,15 +47,29 @@ def meta_text_encoder(folder: Path) -> UMT5EncoderModel:
 
 
 class TextEncoder:
-    """Encodes a prompt as the diffusion transformer was trained to see it."""
+    """Encodes a prompt as the diffusion transformer was trained to see it.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, encoder: UMT5EncoderModel) -> None:
+    The prompts used last are kept encoded, in at most ``cache_bytes`` of memory.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        encoder: UMT5EncoderModel,
+        cache_bytes: int = CacheLimits.prompts,
+    ) -> None:
         self._tokenizer = tokenizer
         self._encoder = encoder
+        self._cache: ByteCache[tuple[int, ...], Tensor] = ByteCache(cache_bytes)
 
     @classmethod
     def load(
-        cls, tokenizer: Path, encoder: Path, dtype: torch.dtype, group: Group = _ALONE
+        cls,
+        tokenizer: Path,
+        encoder: Path,
+        dtype: torch.dtype,
+        group: Group = _ALONE,
+        cache_bytes: int = CacheLimits.prompts,
     ) -> TextEncoder:
         """From the folders of a checkpoint.
 
@@ -73,7 +89,12 @@ class TextEncoder:
             words = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
         except Exception as error:  # whatever the library's readers of many formats raise
             raise CheckpointError(f"{tokenizer}: no tokenizer can be read: {error}") from error
-        return cls(words, part.module.eval())
+        return cls(words, part.module.eval(), cache_bytes)
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """How often a prompt was found encoded, and what is kept."""
+        return self._cache.counts
 
     @torch.inference_mode()
     def encode(self, prompt: str) -> Tensor:
@@ -90,11 +111,19 @@ class TextEncoder:
             )
             # as a tokenizer truncates: the end mark stays
             ids = [*ids[: MAX_TOKENS - 1], ids[-1]]
+        encoded = self._cache.get(tuple(ids))
+        if encoded is None:  # on all ranks of a group, as they were asked for the same until now
+            encoded = self._encode(ids)
+            self._cache.put(tuple(ids), encoded, encoded.nbytes)
+        padded = encoded.new_zeros((1, MAX_TOKENS, encoded.shape[-1]))
+        padded[0, : len(ids)] = encoded
+        return padded
+
+    def _encode(self, ids: list[int]) -> Tensor:
+        """``[len(ids), text_dim]``."""
         rows = math.ceil(len(ids) / _ROW_MULTIPLE) * _ROW_MULTIPLE
         tokens = torch.full((1, rows), self._encoder.config.pad_token_id, dtype=torch.int64)
         tokens[0, : len(ids)] = torch.tensor(ids)
         mask = (torch.arange(rows) < len(ids)).long().unsqueeze(0)
         encoded: Tensor = self._encoder(tokens, mask).last_hidden_state
-        padded = encoded.new_zeros((1, MAX_TOKENS, encoded.shape[-1]))
-        padded[:, : len(ids)] = encoded[:, : len(ids)]
-        return padded
+        return encoded[0, : len(ids)].clone()

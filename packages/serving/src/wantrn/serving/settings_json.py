@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, fields, replace
+from pathlib import Path
+from typing import Any
 
+from wantrn.model.lora import LoraChoice
 from wantrn.model.settings import Settings
 
 
 def settings_to_json(settings: Settings) -> str:
     """All of ``settings`` but the picture, which has its own file."""
-    return json.dumps(asdict(replace(settings, image=None)), sort_keys=True)
+    values = asdict(replace(settings, image=None))
+    return json.dumps(values, sort_keys=True, default=str)  # paths are strings
 
 
 def settings_from_json(text: str) -> Settings:
@@ -27,4 +31,9 @@ def settings_from_json(text: str) -> Settings:
     needed = {field.name for field in known if field.default is MISSING}
     for name in sorted(unknown | (needed - set(values))):
         raise ValueError(f"settings must have the fields of this version; {name!r} differs")
-    return Settings(**values)
+    return Settings(**{**values, "loras": tuple(map(_choice, values.get("loras", ())))})
+
+
+def _choice(values: dict[str, Any]) -> LoraChoice:
+    high, low = (None if values[key] is None else Path(values[key]) for key in ("high", "low"))
+    return LoraChoice(**{**values, "high": high, "low": low})

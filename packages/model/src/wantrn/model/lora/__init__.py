@@ -7,6 +7,7 @@ from wantrn.model.lora.choice import LoraChoice
 from wantrn.model.lora.library import LoraLibrary
 from wantrn.model.lora.loaded import Lora, LoraReader, combined
 from wantrn.model.lora.plan import LoraPlan
+from wantrn.model.lora.request import check_choices
 
 __all__ = [
     "NONE",
@@ -16,5 +17,6 @@ __all__ = [
     "LoraLibrary",
     "LoraPlan",
     "LoraReader",
+    "check_choices",
     "combined",
 ]

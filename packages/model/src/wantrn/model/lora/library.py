@@ -10,6 +10,7 @@ from wantrn.model.lora.adapters import NONE, Adapters
 from wantrn.model.lora.choice import LoraChoice
 from wantrn.model.lora.loaded import Lora, LoraReader, combined
 from wantrn.model.lora.plan import LoraPlan
+from wantrn.model.lora.request import naming
 
 
 class LoraLibrary:
@@ -37,18 +38,17 @@ class LoraLibrary:
         """What all ``choices`` together add to an expert.
 
         Raises:
-            CheckpointError: naming the file, as ``LoraPlan.open`` and ``LoraReader.read``.
+            RequestError: naming the choice: its file is not what it has to be, or holds what is no
+                number.
         """
-        chosen = [found for choice in choices if (found := choice.for_expert(expert))]
-        if not any(scale for _, scale in chosen):
-            return NONE
-        plans = [
-            (LoraPlan.open(path, self._reader.config, expert, self._experts), scale)
-            for path, scale in chosen
-            if scale
-        ]
-        loras = [(self._lora(plan), scale) for plan, scale in plans]
-        return combined(loras, self._layers.__contains__)
+        loras = []
+        for choice in choices:
+            path, scale = choice.for_expert(expert) or (None, 0.0)
+            if path is not None and scale != 0:
+                with naming(choice):
+                    plan = LoraPlan.open(path, self._reader.config, expert, self._experts)
+                    loras.append((self._lora(plan), scale))
+        return combined(loras, self._layers.__contains__) if loras else NONE
 
     def _lora(self, plan: LoraPlan) -> Lora:
         key = _identity(plan)

@@ -179,7 +179,7 @@ class _Place:
 
 
 def combined(loras: Sequence[tuple[Lora, float]], layers: Callable[[str], bool]) -> Adapters:
-    """Several LoRAs, each with a factor, added up; those of factor 0 are left out.
+    """Several LoRAs, each with a factor, added up.
 
     Args:
         layers: whether a native name is that of a linear layer.
@@ -187,8 +187,6 @@ def combined(loras: Sequence[tuple[Lora, float]], layers: Callable[[str], bool])
     paths: dict[str, tuple[SidePath, ...]] = {}
     offsets: dict[str, Tensor] = {}
     for lora, factor in loras:
-        if factor == 0:
-            continue
         for layer, found in lora.paths.items():
             paths[layer] = (*paths.get(layer, ()), *(path.times(factor) for path in found))
         for name, offset in lora.offsets.items():
