@@ -162,7 +162,7 @@ def test_the_description_names_them(t2v: WanPipeline, files: tuple[Path, Path]) 
     described = settings(t2v, *chosen).describe()
     assert described["lora"] == (
         "one.safetensors=0.75, split (high=1, low=0.5), "
-        "pair (high one.safetensors=1, low two.safetensors=1), half (low two.safetensors=2)"
+        "pair (high one.safetensors=1, low two.safetensors=1), half (low=2)"
     )
     assert "lora" not in settings(t2v).describe()
 

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from wantrn.model.errors import CheckpointError, RequestError
+from wantrn.serving.lora_options import LORA_OPTIONS, add_lora_options
 
 # The same as in wantrn.model, which is too slow to import here.
 SCHEDULERS = ("unipc", "euler")
@@ -105,6 +106,8 @@ def _generate(arguments: dict[str, Any]) -> int:
     from wantrn.serving.rank_options import RankOptions
 
     ranks = RankOptions(**{field.name: arguments.pop(field.name) for field in fields(RankOptions)})
+    for name in LORA_OPTIONS:
+        arguments[name] = tuple(arguments[name])
     return generate(GenerateOptions(**arguments, ranks=ranks))
 
 
@@ -225,6 +228,7 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         type=_threads,
         help="CPU threads of each rank (default: torch's choice, or an even share)",
     )
+    add_lora_options(parser)
     _add_ranks(parser)
     parser.set_defaults(run=_generate)
 

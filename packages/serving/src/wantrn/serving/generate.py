@@ -19,6 +19,7 @@ from tqdm import tqdm
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
 from wantrn.model.info import DTYPES, ModelInfo, ModelKind, read_model_info
+from wantrn.model.lora import LoraChoice
 from wantrn.model.media import check_output, read_image, to_uint8, write_video
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
@@ -50,6 +51,9 @@ class GenerateOptions:
     shift: float | None = None
     scheduler: str | None = None
     seed: int | None = None
+    lora: tuple[tuple[Path, float], ...] = ()  # files, each with its scale
+    lora_high: tuple[tuple[Path, float], ...] = ()
+    lora_low: tuple[tuple[Path, float], ...] = ()
     dtype: str | None = None
     device: str = "cpu"
     threads: int | None = None
@@ -108,6 +112,7 @@ def _plan(options: GenerateOptions) -> Plan:
             shift=options.shift,
             scheduler=options.scheduler,
             seed=options.seed,
+            loras=_loras(options, info),
         ),
         info,
     )
@@ -116,6 +121,21 @@ def _plan(options: GenerateOptions) -> Plan:
     info.check_dtype(dtype)
     options.ranks.check(info, settings)
     return Plan(settings, info, dtype, find_device(options.device))
+
+
+def _loras(options: GenerateOptions, info: ModelInfo) -> tuple[LoraChoice, ...]:
+    """All that are given, those for all experts first."""
+    if len(info.experts) == 1:
+        for field_name, given in (("lora_high", options.lora_high), ("lora_low", options.lora_low)):
+            if given:
+                raise RequestError(
+                    field_name, f"got {given[0][0]}, but the model has one expert: give --lora"
+                )
+    return (
+        *(LoraChoice.of(path, scale) for path, scale in options.lora),
+        *(LoraChoice(path.name, path, None, high_scale=scale) for path, scale in options.lora_high),
+        *(LoraChoice(path.name, None, path, low_scale=scale) for path, scale in options.lora_low),
+    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wantrn.parallel.launch import run_local
+from wantrn.serving.lora_options import LORA_OPTIONS
 from wantrn.serving.modules import MODULES
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def _from_json(text: str) -> GenerateOptions:
     for name in ("output", "model", "image"):
         values[name] = None if values[name] is None else Path(values[name])
     values["size"] = None if values["size"] is None else tuple(values["size"])
+    for name in LORA_OPTIONS:
+        values[name] = tuple((Path(path), scale) for path, scale in values[name])
     return GenerateOptions(**{**values, "ranks": RankOptions(**values["ranks"])})
 
 

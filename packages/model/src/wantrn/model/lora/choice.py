@@ -48,10 +48,11 @@ class LoraChoice:
         """``name=scale``, or what each expert gets."""
         if not self.tells_experts_apart:
             return f"{self.name}={self.high_scale:g}"
+        files_differ = self.high is not None and self.low is not None and self.high != self.low
         parts = []
         for label, expert in (("high", 0), ("low", 1)):
             chosen = self.for_expert(expert)
             if chosen is not None:
-                file = "" if self.high == self.low else f" {chosen[0].name}"
+                file = f" {chosen[0].name}" if files_differ else ""
                 parts.append(f"{label}{file}={chosen[1]:g}")
         return f"{self.name} ({', '.join(parts)})"
