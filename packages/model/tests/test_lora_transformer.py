@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from rank_processes import run_ranks
 from test_parallel_transformer import CASES, LAYOUTS, Case, Layout, inputs
 from torch import Tensor
 
+from wantrn.kernels import backend
+from wantrn.kernels.backend import Backend, Simulation, use_backend
 from wantrn.model.checkpoints.native import to_canonical, to_native
 from wantrn.model.config import WanConfig
 from wantrn.model.lora import NONE, Adapters, LoraChoice, LoraLibrary, LoraReader
@@ -227,3 +230,33 @@ def test_a_block_with_loras_compiles_as_one_graph(tmp_path: Path) -> None:
         keys = model.text_context(text, added).blocks[0]
         expected = block(stream, video, keys, own)
         torch.testing.assert_close(compiled(stream, video, keys, own), expected)
+
+
+@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
+def test_kernels_compute_the_layers_beside(
+    tmp_path: Path, fp8: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No layer goes to torch because of a LoRA, and the error is that of torch in bf16."""
+    config = FP8_CONFIG
+    weights = canonical(config)
+    lora = made(weights, config, differences=True)
+    file = write_lora(tmp_path / "lora.safetensors", lora, config)
+    exact = forward(
+        model_of(to_native(merged(weights, (lora, 1.0)), config), config, Parallelism())
+    )
+    rounded = {
+        name: tensor.to(WanTransformer.parameter_dtype(name, torch.bfloat16))
+        for name, tensor in to_native(weights, config).items()
+    }
+    if fp8:
+        state = quantize_state(rounded, config, QuantizationOptions())
+        model = quantized_transformer(config, state)
+    else:
+        model = model_of(rounded, config, Parallelism())
+    added = library(model, torch.bfloat16).adapters([LoraChoice.of(file)], 0)
+    by_torch = forward(model, added)
+    backend.log_fallback.cache_clear()
+    with caplog.at_level(logging.WARNING), use_backend(Backend.SIM, Simulation("trn3", 2)):
+        by_kernels = forward(model, added)
+    assert not caplog.records
+    assert relative([by_kernels], [exact]) <= 1.5 * relative([by_torch], [exact])
