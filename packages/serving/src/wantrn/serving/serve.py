@@ -22,6 +22,7 @@ from wantrn.serving.http.app import make_app
 from wantrn.serving.jobs.job import Job
 from wantrn.serving.jobs.log import JobLog
 from wantrn.serving.jobs.manager import JobManager
+from wantrn.serving.jobs.metrics import Metrics
 from wantrn.serving.jobs.store import JobStore, StoreError
 from wantrn.serving.logs import configure_logs
 from wantrn.serving.table import aligned
@@ -71,8 +72,10 @@ def serve(options: ServeOptions) -> int:
         configure_logs(deployment.log)
         _announce(deployment, name, engine, listening)
         watch = _FirstStart()
-        jobs = JobManager(store, engine, name, deployment.limits, (JobLog(), watch))
-        app = make_app(jobs, deployment.limits.upload_bytes, keys)
+        metrics = Metrics(store)
+        observers = (JobLog(), metrics, watch)
+        jobs = JobManager(store, engine, name, deployment.limits, observers)
+        app = make_app(jobs, deployment.limits.upload_bytes, keys, metrics)
         config = uvicorn.Config(
             app,
             log_config=None,

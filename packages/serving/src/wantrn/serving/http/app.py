@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from wantrn.model.info import ModelInfo
+from wantrn.model.schedulers import SCHEDULER_NAMES, checkpoint_shift, scheduler_name
 from wantrn.serving import __version__
 from wantrn.serving.engines.protocol import Health
 from wantrn.serving.http.errors import add_error_handlers
 from wantrn.serving.http.limits import ApiKeys, BodyLimit
 from wantrn.serving.http.videos import VideoRoutes
+from wantrn.serving.http.watch import Answered, RequestMetrics, Watch, log_request
 from wantrn.serving.jobs.manager import JobManager
+from wantrn.serving.jobs.metrics import CONTENT_TYPE, Metrics
+from wantrn.serving.web.routes import web_router
 
 
-def make_app(jobs: JobManager, upload_bytes: int, api_keys: Sequence[str] = ()) -> FastAPI:
+def make_app(
+    jobs: JobManager,
+    upload_bytes: int,
+    api_keys: Sequence[str] = (),
+    metrics: Metrics | None = None,
+) -> FastAPI:
     """The application over ``jobs``, which it starts and stops.
 
     ``upload_bytes`` is the most that a request may send. ``api_keys`` are those that may use
-    ``/v1/``; everybody may if there are none.
+    ``/v1/``; everybody may if there are none. ``metrics``, which also observe ``jobs``, are at
+    ``/metrics``.
     """
 
     @asynccontextmanager
@@ -42,11 +52,24 @@ def make_app(jobs: JobManager, upload_bytes: int, api_keys: Sequence[str] = ()) 
     )
     add_error_handlers(app)
     app.include_router(VideoRoutes(jobs).router())
+    app.include_router(web_router())
     _add_state(app, jobs)
     app.add_middleware(BodyLimit, most=upload_bytes)
     if api_keys:
         app.add_middleware(ApiKeys, keys=api_keys)
+    listeners: list[Callable[[Answered], None]] = [log_request]
+    if metrics is not None:
+        _add_metrics(app, jobs, metrics)
+        listeners.append(RequestMetrics(metrics.registry))
+    app.add_middleware(Watch, listeners=listeners)  # the last is the first to see a request
     return app
+
+
+def _add_metrics(app: FastAPI, jobs: JobManager, metrics: Metrics) -> None:
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show() -> Response:
+        """What Prometheus collects."""
+        return Response(await metrics.text(jobs.waiting, jobs.engine), media_type=CONTENT_TYPE)
 
 
 def _add_state(app: FastAPI, jobs: JobManager) -> None:
@@ -78,6 +101,7 @@ def _model(name: str, info: ModelInfo) -> dict[str, object]:
         "experts": len(info.experts),
         "size_multiple": info.size_multiple,
         "frames_multiple": info.temporal_stride,
+        "schedulers": list(SCHEDULER_NAMES),
         "defaults": {
             "size": f"{defaults.size[0]}x{defaults.size[1]}",
             "num_frames": defaults.frames,
@@ -85,5 +109,7 @@ def _model(name: str, info: ModelInfo) -> dict[str, object]:
             "num_inference_steps": defaults.steps,
             "guidance_scale": defaults.guidance,
             "guidance_scale_2": defaults.guidance_2,
+            "flow_shift": checkpoint_shift(info.scheduler_config),
+            "scheduler": scheduler_name(info.scheduler_config),
         },
     }

@@ -15,6 +15,7 @@ from wantrn.serving.http.create import CreateVideo, as_api_error, ask
 from wantrn.serving.http.errors import ApiError
 from wantrn.serving.http.pictures import PICTURES, picture_file
 from wantrn.serving.http.video import Video, VideoDeleted, VideoList, poll_after_ms, video_of
+from wantrn.serving.http.watch import MADE
 from wantrn.serving.jobs.job import Job, Status
 from wantrn.serving.jobs.manager import JobManager
 
@@ -124,6 +125,7 @@ class VideoRoutes:
                 code="model_not_found",
             )
         job = self._submit(fields, picture)
+        setattr(request.state, MADE, job.id)
         response.headers["openai-poll-after-ms"] = str(poll_after_ms(None))
         return self._video(job)
 

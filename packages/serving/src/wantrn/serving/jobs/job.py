@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,3 +76,8 @@ class Job:
 def new_id() -> str:
     """An id that nobody can guess, and that is a plain file name."""
     return f"video_{secrets.token_hex(16)}"
+
+
+def is_id(text: str) -> bool:
+    """Whether ``new_id`` may have made it."""
+    return re.fullmatch("video_[0-9a-f]{32}", text) is not None
