@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checkpoint_files import SMALL, write_file
+from diffusers.loaders import lora_conversion_utils as conversion
 from lora_files import (
+    BLOCK,
     Made,
     diffusers_tensors,
     kohya_tensors,
@@ -101,6 +105,34 @@ def test_dialects_without_alpha_give_the_same(tmp_path: Path) -> None:
     for other in found:
         same(found[0], other)
     assert all(path.scale == 1 for paths in found[0].paths.values() for path in paths)
+
+
+def changes(found: Lora) -> dict[tuple[str, int], Tensor]:
+    """What is added to weights, by layer and first row."""
+    return {
+        (layer, path.begin): path.scale * path.up.double() @ path.down.double()
+        for layer, paths in found.paths.items()
+        for path in paths
+        if path.down is not None
+    }
+
+
+def test_names_and_alpha_are_as_diffusers_converts_them(tmp_path: Path) -> None:
+    """The files of others, through the functions with which diffusers reads them."""
+    lora = made(canonical(), CONFIG, only=lambda name: name.startswith("blocks."))
+    ways: dict[str, tuple[Callable[[Any], Any], dict[str, Tensor]]] = {
+        "comfyui": (
+            conversion._convert_non_diffusers_wan_lora_to_diffusers,
+            original_tensors(lora, CONFIG, "diffusion_model."),
+        ),
+        "kohya": (conversion._convert_musubi_wan_lora_to_diffusers, kohya_tensors(lora, CONFIG)),
+    }
+    for name, (convert, tensors) in ways.items():
+        ours = changes(read(write_file(tmp_path / f"{name}.safetensors", tensors)))
+        converted = convert(dict(tensors))
+        theirs = changes(read(write_file(tmp_path / f"{name}-2.safetensors", converted)))
+        assert len(ours) == CONFIG.num_layers * len(BLOCK)
+        torch.testing.assert_close(ours, theirs)
 
 
 STEM = "diffusion_model.blocks.0.self_attn.q"

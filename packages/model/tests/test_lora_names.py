@@ -82,3 +82,12 @@ def test_keys_of_one_expert(keys: list[str], low: bool) -> None:
     assert list(found) == [
         key for key in keys if not both or key.startswith("transformer_2.") == low
     ]
+
+
+@pytest.mark.parametrize("prefix", ["", "diffusion_model."])
+def test_tables_have_two_names(prefix: str) -> None:
+    keys = [f"{prefix}{table}" for table in ("blocks.1.{}", "head.{}", "blocks.0.{}")]
+    for ending in ("diff_m", "modulation.diff"):
+        found = key_map([key.format(ending) for key in keys], CONFIG)
+        tables = ("blocks.1.scale_shift_table", "scale_shift_table", "blocks.0.scale_shift_table")
+        assert list(found.values()) == [Target(table, Role.DIFFERENCE) for table in tables]

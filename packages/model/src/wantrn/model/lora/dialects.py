@@ -42,19 +42,29 @@ class Target:
     role: Role
 
 
-# Suffix, role, and the leaf of the tensor in its layer.
-_SUFFIXES: tuple[tuple[str, Role, str], ...] = (
-    (".lora_A.weight", Role.DOWN, "weight"),
-    (".lora_B.weight", Role.UP, "weight"),
-    (".lora_A.default.weight", Role.DOWN, "weight"),
-    (".lora_B.default.weight", Role.UP, "weight"),
-    (".lora_down.weight", Role.DOWN, "weight"),
-    (".lora_up.weight", Role.UP, "weight"),
-    (".lora.down.weight", Role.DOWN, "weight"),
-    (".lora.up.weight", Role.UP, "weight"),
-    (".alpha", Role.ALPHA, "weight"),
-    (".diff", Role.DIFFERENCE, "weight"),
-    (".diff_b", Role.DIFFERENCE, "bias"),
+@dataclass(frozen=True)
+class _Suffix:
+    """The end of a key: ``leaf`` of the layer that stands before it, or ``table`` of the block."""
+
+    text: str
+    role: Role
+    leaf: str = "weight"
+    table: str = ""
+
+
+_SUFFIXES = (
+    _Suffix(".lora_A.weight", Role.DOWN),
+    _Suffix(".lora_B.weight", Role.UP),
+    _Suffix(".lora_A.default.weight", Role.DOWN),
+    _Suffix(".lora_B.default.weight", Role.UP),
+    _Suffix(".lora_down.weight", Role.DOWN),
+    _Suffix(".lora_up.weight", Role.UP),
+    _Suffix(".lora.down.weight", Role.DOWN),
+    _Suffix(".lora.up.weight", Role.UP),
+    _Suffix(".alpha", Role.ALPHA),
+    _Suffix(".diff", Role.DIFFERENCE),
+    _Suffix(".diff_b", Role.DIFFERENCE, leaf="bias"),
+    _Suffix(".diff_m", Role.DIFFERENCE, table=".modulation"),
 )
 LOW_EXPERT_PREFIX = "transformer_2."
 _PREFIXES = (
@@ -84,16 +94,16 @@ class Dialect:
     def target(self, key: str, shapes: Mapping[str, tuple[int, ...]]) -> Target | None:
         """What ``key`` stands for; None if it is none of this dialect's, or of no tensor of the
         transformer with these canonical ``shapes``."""
-        for suffix, role, leaf in _SUFFIXES:
-            if not (key.startswith(self.prefix) and key.endswith(suffix)):
+        for suffix in _SUFFIXES:
+            if not (key.startswith(self.prefix) and key.endswith(suffix.text)):
                 continue
-            stem = self.stems.get(key[len(self.prefix) : len(key) - len(suffix)])
-            if stem is None:
-                continue
+            name = key[len(self.prefix) : len(key) - len(suffix.text)] + suffix.table
+            stem = self.stems.get(name, "")
             # a table is a tensor itself; a layer has tensors
-            parameter = stem if stem in shapes and leaf == "weight" else f"{stem}.{leaf}"
+            is_table = stem in shapes and suffix.leaf == "weight"
+            parameter = stem if is_table else f"{stem}.{suffix.leaf}"
             if parameter in shapes:
-                return Target(parameter, role)
+                return Target(parameter, suffix.role)
         return None
 
 
