@@ -34,6 +34,7 @@ class Video(BaseModel):
     progress: int
     queue_position: int | None
     step: int | None
+    has_preview: bool
     error: VideoError | None
     prompt: str
     negative_prompt: str
@@ -82,6 +83,7 @@ def video_of(job: Job, progress: Progress | None, position: int | None) -> Video
         progress=percent if progress is None else progress.percent,
         queue_position=position,
         step=None if progress is None else progress.step,
+        has_preview=progress is not None and progress.preview is not None,
         error=None
         if job.error is None
         else VideoError(code=job.error.code, message=job.error.message),
