@@ -132,7 +132,9 @@ def _serve(arguments: dict[str, Any]) -> int:
     names = {field.name for field in fields(RankOptions)}
     ranks = {name: given.pop(name) for name in list(given) if name in names}
     limits = {name: given.pop(name) for name in LIMIT_NAMES if name in given}
-    return serve(ServeOptions(config, {**given, "ranks": ranks, "limits": limits}))
+    trace = {"endpoint": given.pop("trace_endpoint")} if "trace_endpoint" in given else {}
+    parts = {"ranks": ranks, "limits": limits, "trace": trace}
+    return serve(ServeOptions(config, {**given, **parts}))
 
 
 def _version(arguments: dict[str, Any]) -> int:
@@ -340,8 +342,23 @@ def _add_serve(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add("--keep-hours", metavar="X", type=float, help="how long videos are kept (default: 168)")
     add("--upload-megabytes", metavar="X", type=float, help="of one request (default: 32)")
     add("--log", choices=LOGS, help="the form of the log, which is standard error")
+    add("--trace-endpoint", metavar="URL", help="a collector for OpenTelemetry's traces (none)")
+    add("--print-schema", action=_PrintSchema, help="print the schema of --config's file, and exit")
     _add_ranks(parser, given_only=True)
     parser.set_defaults(run=_serve)
+
+
+class _PrintSchema(argparse.Action):
+    """As ``--help``: whatever else is given, this is all that is done."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *others: object) -> None:
+        from wantrn.serving.deployment import schema_text
+
+        sys.stdout.write(schema_text())
+        parser.exit()
 
 
 def _groups(value: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ schema, for editors."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,42 +16,53 @@ from wantrn.model.errors import RequestError
 from wantrn.serving.jobs.limits import Limits
 from wantrn.serving.rank_options import RankOptions
 
-_CONFIG = ConfigDict(extra="forbid")
+# What describes a key in the code describes it in the schema.
+_CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+_PARTS = ("ranks", "limits", "trace")
+_SHOWN = 80  # characters of a value that is refused
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TraceOptions:
+    """Where traces of videos are sent, by OTLP over HTTP. Needs ``wantrn-serving[trace]``."""
+
+    endpoint: str = Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
+    """The collector's address, such as http://localhost:4318; /v1/traces is added to it."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class Deployment:
-    """A server.
-
-    Attributes:
-        model: a checkpoint folder; None is a tiny one with random weights.
-        name: what clients know the model by; None is the folder's name.
-        store: the folder of jobs and their videos.
-        host: the address to listen at.
-        port: 0 is one of the system's choice, which is printed.
-        api_keys_file: a file with one key a line; without it, everybody may ask for videos.
-        slots: how many videos are made at once, a step of each in turn.
-        dtype: number format of the weights; None is the checkpoint's.
-        device: where the transformers compute.
-        threads: CPU threads of each rank; None is an even share.
-        ranks: how many ranks make a video, and how they share the work.
-        limits: how much is taken and kept.
-        log: the form of the log's lines.
-    """
+    """A server of ``wantrn serve``. Paths that are not absolute begin at the working directory."""
 
     model: Path | None = None
+    """A checkpoint folder; without it, a tiny one with random weights."""
     name: str | None = None
+    """What clients know the model by; without it, the folder's name."""
     store: Path = Path("wantrn-store")
+    """The folder of jobs and their videos."""
     host: str = "127.0.0.1"
+    """The address to listen at."""
     port: int = Field(default=8000, ge=0, le=65535)
+    """0 is one of the system's choice, which is printed."""
     api_keys_file: Path | None = None
+    """A file with one key a line; without it, everybody may ask for videos."""
     slots: int = Field(default=2, ge=1)
+    """How many videos are made at once, a step of each in turn."""
     dtype: Literal["float32", "bfloat16"] | None = None
+    """Number format of the weights; without it, the checkpoint's."""
     device: Literal["cpu", "neuron"] = "cpu"
+    """Where the transformers compute: neuron is AWS Trainium."""
     threads: int | None = Field(default=None, ge=1)
+    """CPU threads of each rank; without it, an even share."""
     ranks: RankOptions = Field(default_factory=RankOptions)
+    """How many ranks make a video, and how they share the work."""
     limits: Limits = Field(default_factory=Limits)
+    """How much is taken and kept."""
     log: Literal["text", "json"] = "text"
+    """The form of the log's lines."""
+    trace: TraceOptions | None = None
+    """Where traces are sent; without it, there are none."""
 
 
 _ADAPTER = TypeAdapter(Deployment)
@@ -61,29 +73,62 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_ADAPTER.json_schema()}
 
 
+def schema_text() -> str:
+    """``schema()`` as the file that is published."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
 def read_deployment(file: Path | None, options: dict[str, Any]) -> Deployment:
-    """What the file says, with ``options`` over it, by name; ``ranks`` and ``limits`` are merged.
+    """What the file says, with ``options`` over it, by name; ``ranks``, ``limits`` and ``trace``
+    are merged. Nothing is converted: a number that is written as text is refused.
 
     Raises:
-        RequestError: a file that cannot be read, an unknown key or a value that is not allowed.
+        RequestError: a file that cannot be read, an unknown key or a value that is not allowed; it
+            names the option, or the file and the key.
     """
     values = {} if file is None else _read(file)
     merged = {**values, **options}
-    for name in ("ranks", "limits"):
-        part = values.get(name, {})
-        # what is no mapping is refused below
-        merged[name] = {**part, **options.get(name, {})} if isinstance(part, dict) else part
+    for name in _PARTS:
+        part = values.get(name)
+        if name in values and not (options.get(name) and isinstance(part, dict | None)):
+            merged[name] = part  # what is no mapping is refused below
+        elif options.get(name):
+            merged[name] = {**(part or {}), **options[name]}
+        else:
+            merged.pop(name, None)
     try:
-        return _ADAPTER.validate_python(merged)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        unknown = first["type"] == "unexpected_keyword_argument"
-        message = "is no key that there is" if unknown else first["msg"]
-        field = path if file is None else "config"
+        text = json.dumps(merged, default=_plain)
+    except (TypeError, ValueError):  # no other is possible in what was given as an option
         raise RequestError(
-            field, message if file is None else f"{file}: {path}: {message}"
+            "config", f"{file} has a value that is no text, number, list or mapping of these"
         ) from None
+    try:
+        return _ADAPTER.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise _refusal(error, file, options) from None
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} is of no kind that the file can have")
+
+
+def _refusal(error: ValidationError, file: Path | None, options: dict[str, Any]) -> RequestError:
+    """The first fault, named by the option that has it, or else by the file and the key."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = [str(part) for part in first["loc"]]
+    message = first["msg"]
+    if first["type"] == "unexpected_keyword_argument":
+        message = "is no key that there is"
+    elif first["type"] != "missing":
+        message = f"got {json.dumps(first['input'])[:_SHOWN]}: {message}"
+    given: Any = options
+    for part in path:
+        given = given.get(part) if isinstance(given, dict) else None
+    if given is None:
+        return RequestError("config", f"{file}: {'.'.join(path)}: {message}")
+    return RequestError("_".join(path) if path[0] == "trace" else path[-1], message)
 
 
 class _Loader(yaml.SafeLoader):
@@ -92,6 +137,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be text", key.start_mark
+                )
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} is given twice", key.start_mark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Literal
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -33,7 +34,7 @@ class RankOptions:
     batch_guidance: bool = False
     sequence_sharding: bool = False
     replicate_cross_attention: bool = False
-    context: str = Strategy.RING.value
+    context: Literal["ring", "all_gather"] = "ring"
     strict_tokens: bool = False
     tile_vae: bool = False
     vae_parallel: bool = False

@@ -23,9 +23,11 @@ from wantrn.serving.jobs.job import Job
 from wantrn.serving.jobs.log import JobLog
 from wantrn.serving.jobs.manager import JobManager
 from wantrn.serving.jobs.metrics import Metrics
+from wantrn.serving.jobs.observer import Observer
 from wantrn.serving.jobs.store import JobStore, StoreError
 from wantrn.serving.logs import configure_logs
 from wantrn.serving.table import aligned
+from wantrn.serving.tracing import follow_parents, start_traces
 
 _GRACE_SECONDS = 5  # that open requests have to end
 
@@ -62,6 +64,7 @@ def serve(options: ServeOptions) -> int:
         )
     )
     name = deployment.name or folder.resolve().name
+    traces = None if deployment.trace is None else start_traces(deployment.trace.endpoint)
     listening = _listen(deployment)
     try:
         store = JobStore(deployment.store)
@@ -73,9 +76,13 @@ def serve(options: ServeOptions) -> int:
         _announce(deployment, name, engine, listening)
         watch = _FirstStart()
         metrics = Metrics(store)
-        observers = (JobLog(), metrics, watch)
+        observers: list[Observer] = [JobLog(), metrics, watch]
+        if traces is not None:
+            observers.append(traces)
         jobs = JobManager(store, engine, name, deployment.limits, observers)
         app = make_app(jobs, deployment.limits.upload_bytes, keys, metrics)
+        if traces is not None:
+            follow_parents(app)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -88,6 +95,8 @@ def serve(options: ServeOptions) -> int:
     finally:
         store.close()
         listening.close()
+        if traces is not None:
+            traces.close()
     if watch.reason is not None:
         print(f"wantrn serve: failed: {watch.reason}", file=sys.stderr)
         return 1
@@ -157,6 +166,7 @@ def _announce(
         "threads": deployment.threads or "even share",
         "store": str(deployment.store),
         "api keys": "needed" if deployment.api_keys_file else "none",
+        "traces": deployment.trace.endpoint if deployment.trace else "none",
         **{
             field.name.replace("_", " "): getattr(deployment.limits, field.name)
             for field in fields(deployment.limits)
