@@ -92,3 +92,22 @@ def test_rank_and_alpha_are_the_factor(tmp_path: Path) -> None:
     layer = LowRank(torch.ones(4, H), torch.ones(H, 4), alpha=6.0)
     file = write_lora(tmp_path / "x.safetensors", Made({"blocks.0.attn1.to_q": layer}), CONFIG)
     assert scales(read(file)) == {1.5}
+
+
+def test_a_bias_of_b_has_the_factor_of_its_pair(tmp_path: Path) -> None:
+    """As PEFT computes it: all that B gives is multiplied."""
+    stem, bias = "transformer.blocks.1.attn2.to_v", torch.randn(H)
+    tensors = {
+        f"{stem}.lora_A.weight": torch.ones(4, H),
+        f"{stem}.lora_B.weight": torch.ones(H, 4),
+        f"{stem}.lora_B.bias": bias,
+        f"{stem}.diff_b": torch.ones(H),
+    }
+    file = tmp_path / "x.safetensors"
+    save_file(tensors, file, {"lora_adapter_metadata": json.dumps({"lora_alpha": 8})})
+    (offset,) = read(file).offsets.values()
+    torch.testing.assert_close(offset, 2 * bias + 1)
+    del tensors[f"{stem}.lora_A.weight"], tensors[f"{stem}.lora_B.weight"]
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"lora_B\.bias: there is no up that goes with it"):
+        read(file)

@@ -31,6 +31,7 @@ class Role(enum.Enum):
     DOWN = "A [R, in] of a change B A"
     UP = "B [out, R] of a change B A"
     ALPHA = "the number that, divided by R, multiplies B A"
+    UP_BIAS = "a bias of B, multiplied as B A is"
     DIFFERENCE = "the change itself"
 
 
@@ -55,6 +56,7 @@ class _Suffix:
 _SUFFIXES = (
     _Suffix(".lora_A.weight", Role.DOWN),
     _Suffix(".lora_B.weight", Role.UP),
+    _Suffix(".lora_B.bias", Role.UP_BIAS, leaf="bias"),
     _Suffix(".lora_A.default.weight", Role.DOWN),
     _Suffix(".lora_B.default.weight", Role.UP),
     _Suffix(".lora_down.weight", Role.DOWN),

@@ -19,7 +19,7 @@ from wantrn.model.checkpoints.values import convert
 from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
 from wantrn.model.lora.adapters import Adapters, Delta, SidePath
-from wantrn.model.lora.plan import LoraPlan, LowRankChange
+from wantrn.model.lora.plan import Difference, LoraPlan, LowRankChange
 from wantrn.model.sharding import WHOLE, Shard, Sharding, local_shape, slices_of
 
 
@@ -77,13 +77,13 @@ class LoraReader:
         for difference in plan.differences:
             place = places[difference.parameter]
             if place.is_weight:
-                values = self._load(plan, difference.key, place, place.cut, self.dtype(place.name))
+                values = self._load(plan, difference.key, place.cut, self.dtype(place.name))
                 up = place.rows(values).flatten(1).to(self.device)
                 paths.setdefault(place.layer, []).append(
                     SidePath(None, up, begin=place.part * up.shape[0])
                 )
             else:
-                self._add_offset(plan, difference.key, place, offsets)
+                self._add_offset(plan, difference, place, offsets)
         return Lora(
             {layer: tuple(found) for layer, found in paths.items()},
             {name: offset.to(self.device) for name, offset in offsets.items()},
@@ -105,8 +105,8 @@ class LoraReader:
         dtype = self.dtype(place.name)
         row = place.cut is Sharding.ROW
         whole = Sharding.REPLICATED
-        down = self._load(plan, change.down, place, place.cut if row else whole, dtype)
-        up = self._load(plan, change.up, place, whole if row else place.cut, dtype)
+        down = self._load(plan, change.down, place.cut if row else whole, dtype)
+        up = self._load(plan, change.up, whole if row else place.cut, dtype)
         up = place.rows(up.flatten(1))
         return SidePath(
             down.flatten(1).to(self.device),
@@ -116,15 +116,14 @@ class LoraReader:
         )
 
     def _add_offset(
-        self, plan: LoraPlan, key: str, place: _Place, offsets: dict[str, Tensor]
+        self, plan: LoraPlan, change: Difference, place: _Place, offsets: dict[str, Tensor]
     ) -> None:
-        values = place.rows(self._load(plan, key, place, place.cut, torch.float32))
+        values = place.rows(self._load(plan, change.key, place.cut, torch.float32))
+        factor = 1.0 if change.pair is None else self._factor(plan, change.pair)
         whole = offsets.setdefault(place.name, torch.zeros(place.shape))
-        whole.narrow(0, place.part * values.shape[0], values.shape[0]).copy_(values)
+        whole.narrow(0, place.part * values.shape[0], values.shape[0]).add_(values, alpha=factor)
 
-    def _load(
-        self, plan: LoraPlan, key: str, place: _Place, sharding: Sharding, dtype: torch.dtype
-    ) -> Tensor:
+    def _load(self, plan: LoraPlan, key: str, sharding: Sharding, dtype: torch.dtype) -> Tensor:
         info = plan.store.info(key)
         slices = slices_of(info.shape, sharding, self.shard)
         part = slices[0] if slices else None

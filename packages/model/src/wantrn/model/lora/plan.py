@@ -40,10 +40,17 @@ class LowRankChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """The change of one tensor; ``parameter`` is its canonical name, ``key`` the file's."""
+    """The change of one tensor.
+
+    Attributes:
+        parameter: its canonical name.
+        key: that of the file.
+        pair: for the bias of a B, what it belongs to, and by whose factor it is multiplied.
+    """
 
     parameter: str
     key: str
+    pair: LowRankChange | None = None
 
 
 @dataclass(frozen=True)
@@ -103,17 +110,26 @@ class _Parts:
         return tuple(
             self._pair(parameter, roles)
             for parameter, roles in self.keys.items()
-            if roles.keys() != {Role.DIFFERENCE}
+            if not roles.keys().isdisjoint((Role.DOWN, Role.UP, Role.ALPHA))
         )
 
     def differences(self) -> tuple[Difference, ...]:
         found = []
         for parameter, roles in self.keys.items():
             if Role.DIFFERENCE in roles:
-                key = roles[Role.DIFFERENCE]
-                self._check(key, self.shapes[parameter])
-                found.append(Difference(parameter, key))
+                found.append(Difference(parameter, roles[Role.DIFFERENCE]))
+            if Role.UP_BIAS in roles:
+                found.append(self._up_bias(parameter, roles[Role.UP_BIAS]))
+        for difference in found:
+            self._check(difference.key, self.shapes[difference.parameter])
         return tuple(found)
+
+    def _up_bias(self, parameter: str, key: str) -> Difference:
+        weight = parameter.removesuffix("bias") + "weight"
+        roles = self.keys.get(weight, {})
+        if Role.UP not in roles:
+            raise CheckpointError(f"{key}: there is no up that goes with it")
+        return Difference(parameter, key, self._pair(weight, roles))
 
     def _pair(self, parameter: str, roles: Mapping[Role, str]) -> LowRankChange:
         alpha = roles.get(Role.ALPHA)
