@@ -1,0 +1,43 @@
+"""How the engine of vLLM-Omni computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from wantrn.model.info import DTYPES, ModelInfo
+from wantrn.serving.rank_options import RankOptions
+
+
+@dataclass(frozen=True)
+class OmniOptions:
+    """What ranks are started, and with what.
+
+    The device is not among it: it is that of vLLM-Omni's platform, which is the machine's.
+
+    Attributes:
+        model: a checkpoint folder.
+        slots: how many videos are made at once, a step of each in turn; each takes the memory of
+            its latents and of its text's keys and values.
+        dtype: of the weights; None is the checkpoint's.
+        threads: CPU threads of each rank; None is an even share of the processors.
+        ranks: how many there are, and how they share the work.
+    """
+
+    model: Path
+    slots: int = 2
+    dtype: str | None = None
+    threads: int | None = None
+    ranks: RankOptions = field(default_factory=RankOptions)
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"slots must be at least 1, got {self.slots}")
+
+    def torch_dtype(self, info: ModelInfo) -> torch.dtype:
+        """The number format of the weights; ``RequestError`` if the model cannot have it."""
+        dtype = info.defaults.dtype if self.dtype is None else DTYPES[self.dtype]
+        info.check_dtype(dtype)
+        return dtype
