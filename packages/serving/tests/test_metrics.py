@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -312,3 +314,98 @@ def test_a_request_has_its_route_its_status_and_its_time(tmp_path: Path, info: M
         assert (value(values, f"{time}_sum", method="GET", route=one) or 0) > 0
 
     run(tmp_path, info, script)
+
+
+DASHBOARD = json.loads(
+    (Path(__file__).resolve().parents[3] / "docs" / "grafana-dashboard.json").read_text()
+)
+QUERIES = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+WORD = r"[A-Za-z_:][A-Za-z0-9_:]*"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a PromQL expression names: metrics, with the labels that it selects by, and groups."""
+
+    metrics: dict[str, set[str]]
+    groups: set[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        groups = set()
+
+        def group(match: re.Match[str]) -> str:
+            groups.update(re.findall(WORD, match[1]))
+            return " "
+
+        text = re.sub(r'"[^"]*"', '""', text)
+        text = re.sub(r"\[[^]]*\]", "", text)
+        text = re.sub(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", group, text)
+        metrics: dict[str, set[str]] = {}
+        for name, labels in re.findall(rf"({WORD})(?:\s*\{{([^}}]*)\}})?(?!\s*\(|\w)", text):
+            metrics.setdefault(name, set()).update(
+                re.findall(rf"({WORD})\s*(?:=~|!~|!=|=)", labels)
+            )
+        return cls(metrics, groups)
+
+
+def labels_of(values: Values) -> dict[str, set[str]]:
+    """The labels of every sample, by its name."""
+    found: dict[str, set[str]] = {}
+    for name, labels in values:
+        found.setdefault(name, set()).update(label for label, _ in labels)
+    return found
+
+
+def test_a_query_s_metrics_and_labels_are_found() -> None:
+    text = 'histogram_quantile(0.5, sum by (le, a) (rate(x_bucket{i=~"$i (y)", c!="d"}[5m]))) / y_z'
+    query = Query.parse(text)
+    assert query.metrics == {"x_bucket": {"i", "c"}, "y_z": set()}
+    assert query.groups == {"le", "a"}
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(
+    tmp_path: Path, info: ModelInfo
+) -> None:
+    """After a server has done a little of everything, so that each metric has a sample."""
+
+    async def script(house: House) -> None:
+        one, two = await house.submit(), await house.submit()
+        await house.engine.say(Started(one.id))
+        await house.engine.say(Stepped(one.id, 1, 1, 1.0, 0))
+        await house.engine.say(Finished(one.id, {"decode": 1.0}))
+        await house.jobs.cancel(two)
+        await house.engine.say(Cancelled(two.id))
+        await house.jobs.delete(two)
+        await house.engine.say(Lost("a rank died"))
+        await house.client.get("/health")
+        there = labels_of(await house.scrape())
+        for target in QUERIES:
+            query = Query.parse(target["expr"])
+            assert query.metrics, target["expr"]
+            for name, selected in query.metrics.items():
+                assert name in there, name
+                known = there[name] | {"instance"}  # which Prometheus adds
+                assert selected | query.groups <= known, target["expr"]
+            shown = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))
+            assert shown <= query.groups, target["expr"]
+        asked = {name for target in QUERIES for name in Query.parse(target["expr"]).metrics}
+        families = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in there}
+        shown = {re.sub("_(total|bucket|sum|count)$", "", name) for name in asked}
+        assert shown == families, "every metric is on the dashboard"
+
+    run(tmp_path, info, script)
+
+
+def test_the_dashboard_s_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + right, place["y"] + down)
+            for right in range(place["w"])
+            for down in range(place["h"])
+        }
+        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

@@ -16,10 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-# of the exporter's own needs
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # pants: no-infer-dep
-    ExportTraceServiceRequest,
-)
+# what the exporter itself needs
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # pants: no-infer-dep
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -172,6 +170,12 @@ def test_a_video_that_waited_for_this_server_has_its_trace_from_its_beginning(
     assert seconds(told.spans()["queued"]) == (1000.0, 1005.0)
 
 
+def decoded(body: bytes) -> trace_service_pb2.ExportTraceServiceRequest:
+    message = trace_service_pb2.ExportTraceServiceRequest()
+    message.ParseFromString(body)
+    return message
+
+
 class Collector:
     """A collector of traces, at a port of its own: OTLP over HTTP."""
 
@@ -181,7 +185,7 @@ class Collector:
     def spans(self) -> list[Any]:
         found = []
         for _, _, body in self.requests:
-            request = ExportTraceServiceRequest.FromString(body)
+            request = decoded(body)
             for resource in request.resource_spans:
                 for scope in resource.scope_spans:
                     found.extend(scope.spans)
@@ -255,7 +259,7 @@ def test_a_collector_gets_the_whole_trace_and_no_prompt(
     names = ["video", "queued", "text and noise", "steps of transformer", "decode", "write"]
     assert sorted(span.name for span in spans) == sorted(names)
     assert len({span.trace_id for span in spans}) == 1
-    resource = ExportTraceServiceRequest.FromString(collector.requests[0][2]).resource_spans[0]
+    resource = decoded(collector.requests[0][2]).resource_spans[0]
     service = {item.key: item.value.string_value for item in resource.resource.attributes}
     assert service["service.name"] == "wantrn"
     assert not any(b"secret" in body for _, _, body in collector.requests)
