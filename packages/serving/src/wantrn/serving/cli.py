@@ -13,7 +13,6 @@ Nothing heavy is imported before the arguments are known to be good.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from wantrn.model.errors import CheckpointError, RequestError
+from wantrn.serving.argument_types import size, text, threads
+from wantrn.serving.client_options import add_client
 from wantrn.serving.lora_options import LORA_OPTIONS, add_lora_options
 
 # The same as in wantrn.model, which is too slow to import here.
@@ -137,6 +138,13 @@ def _serve(arguments: dict[str, Any]) -> int:
     return serve(ServeOptions(config, {**given, **parts}))
 
 
+def _client(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.client_command import ClientOptions, client
+
+    options = ClientOptions(arguments.pop("server"), arguments.pop("patience"))
+    return client(arguments.pop("action"), options, arguments)
+
+
 def _version(arguments: dict[str, Any]) -> int:
     from wantrn.serving.version import version
 
@@ -176,6 +184,7 @@ def _parser() -> _Parser:
     inspect.set_defaults(run=_inspect)
     _add_quantize(commands)
     _add_serve(commands)
+    add_client(commands).set_defaults(run=_client)
     version = commands.add_parser("version", help="print the versions of what is at work")
     version.set_defaults(run=_version)
     return parser
@@ -190,7 +199,7 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("prompt", metavar="PROMPT", type=_text, help="what the video shows")
+    add("prompt", metavar="PROMPT", type=text, help="what the video shows")
     add(
         "--output",
         metavar="FILE",
@@ -207,8 +216,8 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         "without it, a tiny one with random weights, whose pictures are noise",
     )
     add("--image", metavar="FILE", type=Path, help="the first frame")
-    add("--negative-prompt", metavar="TEXT", type=_text, help="what the video does not show")
-    add("--size", metavar="WxH", type=_size, help="width and height in pixels")
+    add("--negative-prompt", metavar="TEXT", type=text, help="what the video does not show")
+    add("--size", metavar="WxH", type=size, help="width and height in pixels")
     add("--frames", metavar="N", type=int, help="number of frames")
     add("--fps", metavar="N", type=int, help="frames per second")
     add("--steps", metavar="N", type=int, help="denoising steps")
@@ -227,7 +236,7 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add(
         "--threads",
         metavar="N",
-        type=_threads,
+        type=threads,
         help="CPU threads of each rank (default: torch's choice, or an even share)",
     )
     add_lora_options(parser)
@@ -314,7 +323,7 @@ def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         default=LIMITS[0],
         help="the largest code: 448 for Trainium3 (default), 240 for Trainium2",
     )
-    add("--threads", metavar="N", type=_threads, help="CPU threads (default: torch's choice)")
+    add("--threads", metavar="N", type=threads, help="CPU threads (default: torch's choice)")
     parser.set_defaults(run=_quantize)
 
 
@@ -333,11 +342,12 @@ def _add_serve(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     add("--store", metavar="DIR", type=Path, help="jobs and videos (default: wantrn-store)")
     add("--host", metavar="ADDRESS", help="the address to listen at (default: 127.0.0.1)")
     add("--port", metavar="N", type=int, help="0 is one of the system's choice (default: 8000)")
+    add("--loras", metavar="DIR", type=Path, help="LoRAs that videos may be made with, by name")
     add("--api-keys-file", metavar="FILE", type=Path, help="keys that may be used, one a line")
     add("--slots", metavar="N", type=int, help="videos made at once, a step each in turn (2)")
     add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
     add("--device", choices=DEVICES, help="where the transformers compute (default: cpu)")
-    add("--threads", metavar="N", type=_threads, help="CPU threads of each rank")
+    add("--threads", metavar="N", type=threads, help="CPU threads of each rank")
     add("--queued", metavar="N", type=int, help="the most jobs that wait (default: 64)")
     add("--keep-hours", metavar="X", type=float, help="how long videos are kept (default: 168)")
     add("--upload-megabytes", metavar="X", type=float, help="of one request (default: 32)")
@@ -369,28 +379,6 @@ def _groups(value: str) -> tuple[str, ...]:
                 f"unknown group {group!r}; allowed are {', '.join(GROUPS)}"
             )
     return groups
-
-
-def _text(value: str) -> str:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{value!r} is not valid UTF-8") from error
-    return value
-
-
-def _size(value: str) -> tuple[int, int]:
-    width, separator, height = value.partition("x")
-    if not (separator and width.isdecimal() and height.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{value!r} is no size such as 832x480")
-    return int(width), int(height)
-
-
-def _threads(value: str) -> int:
-    most = os.cpu_count() or 1
-    if not (value.isdecimal() and 1 <= int(value) <= most):
-        raise argparse.ArgumentTypeError(f"{value!r} is not allowed; it must be 1 to {most}")
-    return int(value)
 
 
 if __name__ == "__main__":

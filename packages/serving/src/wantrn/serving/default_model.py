@@ -7,11 +7,13 @@ from pathlib import Path
 
 from wantrn.model.errors import CheckpointError
 from wantrn.model.info import ModelKind
-from wantrn.model.tiny import cached_tiny_checkpoint
 
 
 def tiny_checkpoint(kind: ModelKind) -> Path:
     """The folder of a tiny checkpoint, which is made at its first use."""
+    # brings diffusers and transformers along, which take seconds; a server needs neither
+    from wantrn.model.tiny import cached_tiny_checkpoint
+
     cache = _cache_folder()
     try:
         return cached_tiny_checkpoint(cache, kind)

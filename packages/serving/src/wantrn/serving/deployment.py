@@ -45,6 +45,8 @@ class Deployment:
     """The address to listen at."""
     port: int = Field(default=8000, ge=0, le=65535)
     """0 is one of the system's choice, which is printed."""
+    loras: Path | None = None
+    """A folder of LoRAs that videos may be made with, by name."""
     api_keys_file: Path | None = None
     """A file with one key a line; without it, everybody may ask for videos."""
     slots: int = Field(default=2, ge=1)

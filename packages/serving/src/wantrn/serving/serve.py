@@ -64,6 +64,8 @@ def serve(options: ServeOptions) -> int:
         )
     )
     name = deployment.name or folder.resolve().name
+    if deployment.loras is not None and not deployment.loras.is_dir():
+        raise RequestError("loras", f"there is no folder {deployment.loras}")
     traces = None if deployment.trace is None else start_traces(deployment.trace.endpoint)
     listening = _listen(deployment)
     try:
@@ -80,7 +82,7 @@ def serve(options: ServeOptions) -> int:
         if traces is not None:
             observers.append(traces)
         jobs = JobManager(store, engine, name, deployment.limits, observers)
-        app = make_app(jobs, deployment.limits.upload_bytes, keys, metrics)
+        app = make_app(jobs, deployment.limits.upload_bytes, keys, metrics, deployment.loras)
         if traces is not None:
             follow_parents(app)
         config = uvicorn.Config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from wantrn.model.settings import Settings
 
 def settings_to_json(settings: Settings) -> str:
     """All of ``settings`` but the picture, which has its own file."""
-    values = asdict(replace(settings, image=None))
-    return json.dumps(values, sort_keys=True, default=str)  # paths are strings
+    return json.dumps(asdict(replace(settings, image=None)), sort_keys=True, default=str)
 
 
 def settings_from_json(text: str) -> Settings:
@@ -31,9 +31,10 @@ def settings_from_json(text: str) -> Settings:
     needed = {field.name for field in known if field.default is MISSING}
     for name in sorted(unknown | (needed - set(values))):
         raise ValueError(f"settings must have the fields of this version; {name!r} differs")
-    return Settings(**{**values, "loras": tuple(map(_choice, values.get("loras", ())))})
+    loras = tuple(_lora(choice) for choice in values.pop("loras", ()))
+    return Settings(**values, loras=loras)
 
 
-def _choice(values: dict[str, Any]) -> LoraChoice:
-    high, low = (None if values[key] is None else Path(values[key]) for key in ("high", "low"))
-    return LoraChoice(**{**values, "high": high, "low": low})
+def _lora(values: Mapping[str, Any]) -> LoraChoice:
+    files = {name: None if values[name] is None else Path(values[name]) for name in ("high", "low")}
+    return LoraChoice(**{**values, **files})

@@ -100,7 +100,17 @@ def _split(form: FormData) -> tuple[dict[str, Any], UploadFile | None]:
     reference = values.pop(f"{_FILE}[image_url]", None)
     if reference is not None:
         values[_FILE] = {"image_url": reference}
+    if "lora" in values:
+        values["lora"] = _json_field("lora", values["lora"])
     return values, upload
+
+
+def _json_field(name: str, text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _invalid(name, "is no JSON") from None
+    return value
 
 
 def _invalid(param: str, reason: str) -> ApiError:

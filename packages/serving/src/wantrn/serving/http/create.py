@@ -12,9 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo
+from wantrn.model.lora import LoraChoice
 from wantrn.model.nearest import frames_around, nearest_frames, nearest_size
 from wantrn.model.settings import VideoRequest
 from wantrn.serving.http.errors import ApiError
+from wantrn.serving.http.loras import LoraUse
 
 MAX_PROMPT = 20_000
 """Characters. The text encoder reads the first 512 tokens."""
@@ -66,6 +68,9 @@ class CreateVideo(BaseModel):
     scheduler: str | None = None
     seed: int | None = None
     negative_prompt: Annotated[str | None, Field(max_length=MAX_PROMPT)] = None
+    lora: Annotated[
+        list[LoraUse], Field(max_length=16, description="in a form, the same as JSON")
+    ] = []
     fit: Annotated[
         Literal["exact", "nearest"],
         Field(description="nearest makes the nearest size and length, where exact refuses"),
@@ -98,7 +103,9 @@ def parse_fields(values: Mapping[str, object]) -> CreateVideo:
         raise ApiError(400, f"{param}: {message}", param=param, code="invalid_value") from None
 
 
-def ask(fields: CreateVideo, image: Image | None, info: ModelInfo) -> Asked:
+def ask(
+    fields: CreateVideo, image: Image | None, loras: tuple[LoraChoice, ...], info: ModelInfo
+) -> Asked:
     """The request for the model; ``ApiError`` where it cannot be made from the fields."""
     size = None
     if fields.size is not None:
@@ -117,6 +124,7 @@ def ask(fields: CreateVideo, image: Image | None, info: ModelInfo) -> Asked:
         shift=fields.flow_shift,
         scheduler=fields.scheduler,
         seed=fields.seed,
+        loras=loras,
     )
     adjusted: dict[str, str] = {}
     if fields.seconds is not None:

@@ -21,6 +21,14 @@ class VideoError(BaseModel):
     message: str
 
 
+class VideoLora(BaseModel):
+    """A LoRA that a video is made with, and the scale of its effect on each expert."""
+
+    name: str
+    scale: float
+    scale_2: float
+
+
 class Video(BaseModel):
     """A video: what became of it, and what it is made with."""
 
@@ -49,6 +57,7 @@ class Video(BaseModel):
     scheduler: str
     seed: int
     has_image: bool
+    lora: list[VideoLora]
     adjusted: Mapping[str, str]
     stage_seconds: Mapping[str, float]
 
@@ -100,6 +109,10 @@ def video_of(job: Job, progress: Progress | None, position: int | None) -> Video
         scheduler=settings.scheduler,
         seed=settings.seed,
         has_image=job.image is not None,
+        lora=[
+            VideoLora(name=one.name, scale=one.high_scale, scale_2=one.low_scale)
+            for one in settings.loras
+        ],
         adjusted=job.adjusted,
         stage_seconds=job.seconds,
     )

@@ -13,6 +13,7 @@ from wantrn.model.settings import resolve
 from wantrn.serving.http.body import Picture, read_body
 from wantrn.serving.http.create import CreateVideo, as_api_error, ask
 from wantrn.serving.http.errors import ApiError
+from wantrn.serving.http.loras import LoraFolder
 from wantrn.serving.http.pictures import PICTURES, picture_file
 from wantrn.serving.http.video import Video, VideoDeleted, VideoList, poll_after_ms, video_of
 from wantrn.serving.http.watch import MADE
@@ -46,11 +47,17 @@ def error_replies(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _create_body() -> dict[str, Any]:
     """For the document of the interface: the two forms of a request."""
     schema = CreateVideo.model_json_schema()
-    reference = schema.pop("$defs")["ImageReference"]
+    parts = schema.pop("$defs")
     whole = {**schema, "properties": {**schema["properties"]}}
-    whole["properties"]["input_reference"] = {"anyOf": [reference, {"type": "null"}]}
+    whole["properties"]["input_reference"] = {"anyOf": [parts["ImageReference"], {"type": "null"}]}
+    whole["properties"]["lora"] = {**schema["properties"]["lora"], "items": parts["LoraUse"]}
     form = {**schema, "properties": {**schema["properties"]}}
     form["properties"]["input_reference"] = {"type": "string", "format": "binary"}
+    form["properties"]["lora"] = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": whole["properties"]["lora"],
+    }
     for name, value in form["properties"].items():  # a form has no null
         if "anyOf" in value:
             kinds = [kind for kind in value["anyOf"] if kind.get("type") != "null"]
@@ -66,8 +73,9 @@ def _create_body() -> dict[str, Any]:
 class VideoRoutes:
     """OpenAI's videos API over the jobs of this server."""
 
-    def __init__(self, jobs: JobManager) -> None:
+    def __init__(self, jobs: JobManager, loras: LoraFolder) -> None:
         self._jobs = jobs
+        self._loras = loras
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/videos", tags=["videos"])
@@ -198,14 +206,15 @@ class VideoRoutes:
 
     def _submit(self, fields: CreateVideo, picture: Picture | None) -> Job:
         info = self._jobs.engine.info
-        asked = ask(fields, None if picture is None else picture.image, info)
+        image = None if picture is None else picture.image
+        asked = ask(fields, image, self._loras.choices(fields.lora), info)
         try:
             settings = resolve(asked.request, info)
             self._jobs.engine.check(settings)
         except RequestError as error:
             raise as_api_error(error) from error
-        image = None if picture is None else (picture.suffix, picture.content)
-        return self._jobs.submit(settings, image, asked.adjusted)
+        upload = None if picture is None else (picture.suffix, picture.content)
+        return self._jobs.submit(settings, upload, asked.adjusted)
 
     def _job(self, id: str) -> Job:
         job = self._jobs.get(id)
