@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -70,7 +71,7 @@ class VideosClient:
 
     def create(
         self,
-        fields: Mapping[str, str | int | float],
+        fields: Mapping[str, Any],
         image: bytes | None,
         made: Callable[[str], None],
     ) -> None:
@@ -84,7 +85,7 @@ class VideosClient:
                 else:
                     reply = self._http.post(
                         "/v1/videos",
-                        data={name: str(value) for name, value in fields.items()},
+                        data={name: _form_value(value) for name, value in fields.items()},
                         files={"input_reference": ("image", image)},
                     )
                 if reply.is_success:
@@ -186,6 +187,10 @@ def plain(text: str) -> str:
     """``text`` in one line, without what would steer a terminal: others may have written it."""
     joined = " ".join(text.split())
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in joined)
+
+
+def _form_value(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, list) else str(value)
 
 
 def _path(id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -36,6 +37,7 @@ _FIELDS: Mapping[str, str] = {
     "shift": "flow_shift",
     "scheduler": "scheduler",
     "seed": "seed",
+    "lora": "lora",
     "fit": "fit",
 }
 _OPTIONS = {field: option for option, field in _FIELDS.items()} | {
@@ -68,9 +70,11 @@ def client(action: str, options: ClientOptions, arguments: Mapping[str, Any]) ->
         finally:
             api.close()
     except ClientError as error:
-        if error.param in _OPTIONS:
-            message = str(error).removeprefix(error.param).removeprefix(":").strip()
-            raise RequestError(_OPTIONS[error.param], message) from error
+        param = "" if error.param is None else error.param
+        field = param.partition(".")[0]  # an element of a list has a longer name
+        if field in _OPTIONS:
+            message = str(error).removeprefix(param).removeprefix(":").strip()
+            raise RequestError(_OPTIONS[field], message) from error
         _say(f"error: {error}")
         return 2
 
@@ -81,7 +85,7 @@ def create(
     output: Path | None,
     wait: bool,
     image: Path | None,
-    **options: str | int | float | None,
+    **options: Any,
 ) -> int:
     """Have a video made. Interrupted while it waits, it cancels the video."""
     if output is not None:
@@ -135,6 +139,8 @@ def show(api: VideosClient, id: str) -> int:
             value = _reason(video)
         elif isinstance(value, dict):
             value = ", ".join(f"{key} {each}" for key, each in value.items())
+        elif isinstance(value, list):
+            value = json.dumps(value)
         rows[name.replace("_", " ")] = plain(str(value))
     print(aligned(rows))
     return 0

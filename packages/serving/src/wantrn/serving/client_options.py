@@ -91,6 +91,14 @@ def _add_create(actions: argparse._SubParsersAction[Any]) -> None:
     add("--scheduler", metavar="NAME", help="the solver")
     add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
     add(
+        "--lora",
+        metavar="NAME[=SCALE[,SCALE]]",
+        type=_lora,
+        action="append",
+        help="a LoRA of the server's; the second scale is of its effect on the low-noise expert; "
+        "may be given several times",
+    )
+    add(
         "--fit",
         choices=("exact", "nearest"),
         help="nearest makes the nearest size and length, where exact, the default, refuses",
@@ -100,3 +108,15 @@ def _add_create(actions: argparse._SubParsersAction[Any]) -> None:
 def _size(value: str) -> str:
     width, height = size(value)
     return f"{width}x{height}"
+
+
+def _lora(value: str) -> dict[str, str | float]:
+    name, separator, scales = value.partition("=")
+    parts = scales.split(",") if separator else []
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = [0.0] * 3
+    if len(numbers) > 2:
+        raise argparse.ArgumentTypeError(f"{value!r} is not allowed; it must be such as style=0.8")
+    return {"name": text(name), **dict(zip(("scale", "scale_2"), numbers, strict=False))}
