@@ -58,8 +58,10 @@ export async function retrieve(id) {
   return { video: await parse(response), wait };
 }
 
-export async function create(form) {
-  return parse(await send("/v1/videos", { method: "POST", body: form }, null));
+/** JSON, because a form would change the line ends of a prompt. */
+export async function create(fields) {
+  const options = { method: "POST", body: JSON.stringify(fields), type: "application/json" };
+  return parse(await send("/v1/videos", options, null));
 }
 
 export async function cancel(id) {
@@ -88,8 +90,9 @@ async function send(path, options = {}, patience = PATIENCE_MS) {
   return response;
 }
 
-async function ask(path, options, patience = PATIENCE_MS) {
+async function ask(path, { type, ...options }, patience = PATIENCE_MS) {
   const headers = key === null ? {} : { Authorization: `Bearer ${key}` };
+  if (type) headers["Content-Type"] = type;
   const signal = patience === null ? undefined : AbortSignal.timeout(patience);
   try {
     return await fetch(path, { cache: "no-store", ...options, headers, signal });

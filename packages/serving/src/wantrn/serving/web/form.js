@@ -11,7 +11,7 @@ const FIELDS = [
 const TITLES = { t2v: "Text to video", i2v: "Picture to video", ti2v: "Text or picture to video" };
 
 export class Form {
-  /** `submit(FormData)` is called with what the API takes. */
+  /** `submit(fields)` is called with what the API takes. */
   constructor(submit) {
     this._model = null;
     this._submit = submit;
@@ -95,17 +95,24 @@ export class Form {
       byId("prompt").focus();
       return;
     }
-    const data = new FormData();
+    const fields = {};
     for (const name of FIELDS) {
       const value = byId(name).value;
       const text = name.endsWith("prompt") ? value : value.trim();
-      if (text !== "" && !byId(name).closest("[hidden]")) data.set(name, text);
+      if (text !== "" && !byId(name).closest("[hidden]")) fields[name] = text;
     }
     const length = byId("length").value.trim();
-    if (length !== "") data.set(byId("length-unit").value, length);
-    if (byId("fit").checked) data.set("fit", "nearest");
-    if (this._picture && !byId("picture-field").hidden) data.set("input_reference", this._picture);
-    await this._submit(data);
+    if (length !== "") fields[byId("length-unit").value] = length;
+    if (byId("fit").checked) fields.fit = "nearest";
+    if (this._picture && !byId("picture-field").hidden) {
+      try {
+        fields.input_reference = { image_url: await dataUrl(this._picture) };
+      } catch (error) {
+        this._error(["input_reference"], `The file cannot be read: ${error.message}`);
+        return;
+      }
+    }
+    await this._submit(fields);
   }
 
   _error(names, message) {
@@ -226,4 +233,13 @@ export class Form {
     if (this._model) byId("size").placeholder = file ? "From the picture" : this._model.defaults.size;
     this._sizes();
   }
+}
+
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
 }

@@ -79,13 +79,14 @@ async function look(id) {
   draw();
 }
 
-async function make(data) {
+async function make(fields) {
   form.busy = true;
   try {
-    const video = await videos.create(data);
+    const video = await videos.create(fields);
     select(video.id);
     stage.bringIntoView();
   } catch (error) {
+    if (!(error instanceof api.ApiFailure)) failed(error);
     if (error instanceof api.Away) error.message = "The server does not answer. Nothing was sent; try again in a moment.";
     if (error.retryAfter && error.status === 429) error.message += `. Try again in ${error.retryAfter} s.`;
     if (error.status === 401) failed(error);
@@ -154,13 +155,13 @@ function takeKey(event) {
   const fits = api.setKey(byId("key").value.trim());
   byId("key-error").hidden = fits;
   if (!fits) return;
-  byId("key-dialog").close();
   videos.link = "connecting";
+  byId("key-dialog").close();
   videos.wake();
 }
 
 byId("key-form").addEventListener("submit", takeKey);
-byId("key-dialog").addEventListener("cancel", (event) => event.preventDefault());
+byId("key-dialog").addEventListener("close", () => videos.link === "key" && askForKey());
 byId("delete-no").addEventListener("click", () => byId("delete-dialog").close());
 byId("delete-yes").addEventListener("click", removeNow);
 byId("older").addEventListener("click", () => videos.older().catch(failed));

@@ -5,14 +5,21 @@ import { Pictures, bar, byId, element, move, say } from "./dom.js";
 import { ago, stageOf, stateOf } from "./words.js";
 import { isFinal } from "./videos.js";
 
+const AT_ONCE = 2;
 const WAY = { in_progress: 0, queued: 1 };
 
 export class Shelf {
   constructor() {
     this._pictures = new Pictures();
+    this._wanted = [];
+    this._fetching = 0;
+    this._seen = new IntersectionObserver((entries) => this._want(entries), { rootMargin: "200px" });
     this._queue = new List(byId("queue"), row, showRow);
     this._history = new List(byId("history"), card, (node, video) => this._showCard(node, video));
-    this._history.onRemove = (node) => node.querySelectorAll("img").forEach((one) => this._pictures.free(one));
+    this._history.onRemove = (node) => {
+      this._seen.unobserve(node);
+      this._pictures.free(node.querySelector("img"));
+    };
   }
 
   show(videos, selected) {
@@ -45,19 +52,32 @@ export class Shelf {
     say(node.querySelector(".badge"), video.status === "failed" ? stateOf(video) : `${video.seconds} s`);
     if (video.status === "completed" && !node.dataset.asked) {
       node.dataset.asked = "yes";
-      this._thumbnail(node.querySelector("img"), video, node);
+      this._seen.observe(node);
     }
   }
 
-  async _thumbnail(image, video, node) {
+  /** Thumbnails of cards that come into sight, few at a time: the server draws them when asked. */
+  _want(entries) {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      this._seen.unobserve(target);
+      this._wanted.push(target);
+    }
+    while (this._fetching < AT_ONCE && this._wanted.length) this._thumbnail(this._wanted.shift());
+  }
+
+  async _thumbnail(node) {
+    const image = node.querySelector("img");
+    this._fetching += 1;
     try {
-      const blob = await api.content(video.id, "thumbnail");
-      if (!image.isConnected) return;
-      this._pictures.show(image, blob);
+      const blob = await api.content(node.dataset.id, "thumbnail");
+      if (image.isConnected) this._pictures.show(image, blob);
       image.hidden = false;
     } catch {
       delete node.dataset.asked; // the next round asks again; the banner tells what is wrong
     }
+    this._fetching -= 1;
+    this._want([]);
   }
 }
 
@@ -125,7 +145,7 @@ function showRow(node, video) {
 
 function card(video) {
   const picture = element("span", { className: `picture ${video.status}` },
-    element("img", { alt: "", hidden: true, loading: "lazy" }), element("span", { className: "badge" }));
+    element("img", { alt: "", hidden: true }), element("span", { className: "badge" }));
   const link = element("a", { href: `#${video.id}` }, picture,
     element("span", { className: "text" }), element("span", { className: "when" }));
   return element("li", {}, link);

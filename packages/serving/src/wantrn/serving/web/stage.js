@@ -6,6 +6,7 @@ import { durationOf, fileName, remainingOf, stageOf, stateOf } from "./words.js"
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const PREVIEW_MS = 700;
+const LONG = 500; // characters of a prompt that may not be seen at once
 
 export class Stage {
   /** `on` has `cancel`, `again` and `remove`, each called with a video, and `failed(error)`. */
@@ -169,8 +170,9 @@ export class Stage {
   }
 
   _text(label, text) {
-    const made = element("p", { className: "prompt", textContent: text, tabIndex: text.length > 600 ? 0 : -1 });
-    made.setAttribute("aria-label", label);
+    const made = element("p", { className: "prompt", textContent: text });
+    if (text.length > LONG) made.tabIndex = 0; // so that it can be scrolled by keyboard
+    made.setAttribute("aria-label", `${label} of this video`);
     made.setAttribute("role", "group");
     return element("div", {}, element("h3", { textContent: label }), made);
   }

@@ -54,8 +54,8 @@ export class Videos {
     this._turn();
   }
 
-  async create(form) {
-    const video = await api.create(form);
+  async create(fields) {
+    const video = await api.create(fields);
     this._put(video);
     if (!this._order.includes(video.id)) this._order.unshift(video.id);
     this.wake();
@@ -75,7 +75,6 @@ export class Videos {
     }
     this._gone.add(id);
     this._forget(id);
-    this._changed();
     this.wake();
   }
 
