@@ -74,6 +74,7 @@ def serving(
     slots: int = 2,
     limits: Limits | None = None,
     api_keys: Sequence[str] = (),
+    loras: Path | None = None,
     ready: bool = True,
 ) -> Iterator[HttpServer]:
     """A server while it is used."""
@@ -86,7 +87,7 @@ def serving(
         store, engine = JobStore(folder), ScriptedEngine(info, slots)
         jobs = JobManager(store, engine, "tiny", limits)
         config = uvicorn.Config(
-            make_app(jobs, limits.upload_bytes, api_keys),
+            make_app(jobs, limits.upload_bytes, api_keys, loras=loras),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=2,
