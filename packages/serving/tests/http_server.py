@@ -19,9 +19,11 @@ from scripted_engine import ScriptedEngine, settle
 from wantrn.model.info import ModelInfo
 from wantrn.serving.engines.protocol import Event, Finished, Ready, Started, Stepped
 from wantrn.serving.http.app import make_app
+from wantrn.serving.http.offer import Offer
 from wantrn.serving.jobs.limits import Limits
 from wantrn.serving.jobs.manager import JobManager
 from wantrn.serving.jobs.store import JobStore
+from wantrn.serving.shapes import Shape
 
 SECONDS = 30.0
 
@@ -75,6 +77,7 @@ def serving(
     limits: Limits | None = None,
     api_keys: Sequence[str] = (),
     loras: Path | None = None,
+    buckets: Sequence[Shape] = (),
     ready: bool = True,
 ) -> Iterator[HttpServer]:
     """A server while it is used."""
@@ -86,8 +89,9 @@ def serving(
     async def main() -> None:
         store, engine = JobStore(folder), ScriptedEngine(info, slots)
         jobs = JobManager(store, engine, "tiny", limits)
+        offer = Offer.of(info, loras, buckets)
         config = uvicorn.Config(
-            make_app(jobs, limits.upload_bytes, api_keys, loras=loras),
+            make_app(jobs, offer, limits.upload_bytes, api_keys),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=2,

@@ -29,6 +29,7 @@ from wantrn.serving.engines.protocol import (
     Stepped,
 )
 from wantrn.serving.http.app import make_app
+from wantrn.serving.http.offer import Offer
 from wantrn.serving.jobs.job import Job, JobError, Status
 from wantrn.serving.jobs.manager import JobManager
 from wantrn.serving.jobs.metrics import CONTENT_TYPE, Metrics
@@ -81,7 +82,7 @@ async def house(folder: Path, info: ModelInfo) -> AsyncIterator[House]:
     store, engine = JobStore(folder), ScriptedEngine(info, slots=1)
     metrics = Metrics(store)
     jobs = JobManager(store, engine, "tiny", observers=(metrics,))
-    app = make_app(jobs, 1_000_000, ["secret"], metrics)
+    app = make_app(jobs, Offer.of(info), 1_000_000, ["secret"], metrics)
     transport = httpx.ASGITransport(app)
     key = {"Authorization": "Bearer secret"}
     try:

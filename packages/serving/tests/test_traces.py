@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import builtins
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-# what the exporter itself needs
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # pants: no-infer-dep
+from collector import collecting
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -28,6 +23,7 @@ from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo
 from wantrn.serving.engines.protocol import Decoding, Event, Finished, Ready, Started, Stepped
 from wantrn.serving.http.app import make_app
+from wantrn.serving.http.offer import Offer
 from wantrn.serving.jobs.job import Job, JobError, Status
 from wantrn.serving.jobs.manager import JobManager
 from wantrn.serving.jobs.store import JobStore
@@ -170,60 +166,13 @@ def test_a_video_that_waited_for_this_server_has_its_trace_from_its_beginning(
     assert seconds(told.spans()["queued"]) == (1000.0, 1005.0)
 
 
-def decoded(body: bytes) -> trace_service_pb2.ExportTraceServiceRequest:
-    message = trace_service_pb2.ExportTraceServiceRequest()
-    message.ParseFromString(body)
-    return message
-
-
-class Collector:
-    """A collector of traces, at a port of its own: OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, str, bytes]] = []
-
-    def spans(self) -> list[Any]:
-        found = []
-        for _, _, body in self.requests:
-            request = decoded(body)
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    found.extend(scope.spans)
-        return found
-
-
-@contextmanager
-def collecting() -> Iterator[tuple[str, Collector]]:
-    collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            kind = self.headers["Content-Type"]
-            collector.requests.append((self.path, kind, body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *values: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", collector
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def ask(folder: Path, info: ModelInfo, traces: Traces, headers: Sequence[dict[str, str]]) -> None:
     """Have a video made for a request with each of ``headers``."""
 
     async def main() -> None:
         store, engine = JobStore(folder), ScriptedEngine(info)
         jobs = JobManager(store, engine, "tiny", observers=(traces,))
-        app = make_app(jobs, 1_000_000)
+        app = make_app(jobs, Offer.of(info), 1_000_000)
         follow_parents(app)
         await jobs.start()
         await engine.say(Ready())
@@ -259,7 +208,7 @@ def test_a_collector_gets_the_whole_trace_and_no_prompt(
     names = ["video", "queued", "text and noise", "steps of transformer", "decode", "write"]
     assert sorted(span.name for span in spans) == sorted(names)
     assert len({span.trace_id for span in spans}) == 1
-    resource = decoded(collector.requests[0][2]).resource_spans[0]
+    resource = collector.messages()[0].resource_spans[0]
     service = {item.key: item.value.string_value for item in resource.resource.attributes}
     assert service["service.name"] == "wantrn"
     assert not any(b"secret" in body for _, _, body in collector.requests)

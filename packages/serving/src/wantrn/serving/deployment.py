@@ -4,6 +4,7 @@ schema, for editors."""
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from pydantic.fields import Field
 from wantrn.model.errors import RequestError
 from wantrn.serving.jobs.limits import Limits
 from wantrn.serving.rank_options import RankOptions
+from wantrn.serving.shapes import Shape
 
 # What describes a key in the code describes it in the schema.
 _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -45,6 +47,11 @@ class Deployment:
     """The address to listen at."""
     port: int = Field(default=8000, ge=0, le=65535)
     """0 is one of the system's choice, which is printed."""
+    engine: Literal["local", "omni"] = "local"
+    """What makes videos: local is the embedded engine, omni is vLLM-Omni's."""
+    buckets: tuple[Shape, ...] = ()
+    """The only shapes that are made, each of which is warmed up before the server is ready; without
+    any, all shapes are made, and the first of each may take longer."""
     loras: Path | None = None
     """A folder of LoRAs that videos may be made with, by name."""
     api_keys_file: Path | None = None
@@ -53,8 +60,9 @@ class Deployment:
     """How many videos are made at once, a step of each in turn."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Number format of the weights; without it, the checkpoint's."""
-    device: Literal["cpu", "neuron"] = "cpu"
-    """Where the transformers compute: neuron is AWS Trainium."""
+    device: Literal["cpu", "neuron"] | None = None
+    """Where the transformers compute: neuron is AWS Trainium. The engine local takes cpu if none is
+    given; the engine omni takes what the machine has, and none can be given."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of each rank; without it, an even share."""
     ranks: RankOptions = Field(default_factory=RankOptions)
@@ -110,9 +118,11 @@ def read_deployment(file: Path | None, options: dict[str, Any]) -> Deployment:
         raise _refusal(error, file, options) from None
 
 
-def _plain(value: object) -> str:
+def _plain(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Shape):
+        return asdict(value)
     raise TypeError(f"{value!r} is of no kind that the file can have")
 
 

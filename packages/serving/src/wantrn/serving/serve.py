@@ -15,10 +15,10 @@ from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelKind
 from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.deployment import Deployment, read_deployment
-from wantrn.serving.engines.local.engine import LocalEngine
-from wantrn.serving.engines.local.options import LocalOptions
-from wantrn.serving.engines.protocol import Event, Lost, Ready
+from wantrn.serving.engines.choose import make_engine
+from wantrn.serving.engines.protocol import Engine, Event, Lost, Ready
 from wantrn.serving.http.app import make_app
+from wantrn.serving.http.offer import Offer
 from wantrn.serving.jobs.job import Job
 from wantrn.serving.jobs.log import JobLog
 from wantrn.serving.jobs.manager import JobManager
@@ -53,19 +53,9 @@ def serve(options: ServeOptions) -> int:
     if model is not None and not model.is_dir():
         raise RequestError("model", f"there is no folder {model}")
     folder = tiny_checkpoint(ModelKind.T2V) if model is None else model
-    engine = LocalEngine(
-        LocalOptions(
-            folder,
-            deployment.slots,
-            deployment.dtype,
-            deployment.device,
-            deployment.threads,
-            deployment.ranks,
-        )
-    )
+    engine = make_engine(deployment, folder)
+    offer = Offer.of(engine.info, deployment.loras, deployment.buckets)
     name = deployment.name or folder.resolve().name
-    if deployment.loras is not None and not deployment.loras.is_dir():
-        raise RequestError("loras", f"there is no folder {deployment.loras}")
     traces = None if deployment.trace is None else start_traces(deployment.trace.endpoint)
     listening = _listen(deployment)
     try:
@@ -82,7 +72,7 @@ def serve(options: ServeOptions) -> int:
         if traces is not None:
             observers.append(traces)
         jobs = JobManager(store, engine, name, deployment.limits, observers)
-        app = make_app(jobs, deployment.limits.upload_bytes, keys, metrics, deployment.loras)
+        app = make_app(jobs, offer, deployment.limits.upload_bytes, keys, metrics)
         if traces is not None:
             follow_parents(app)
         config = uvicorn.Config(
@@ -152,9 +142,7 @@ def _listen(deployment: Deployment) -> socket.socket:
         ) from error
 
 
-def _announce(
-    deployment: Deployment, name: str, engine: LocalEngine, listening: socket.socket
-) -> None:
+def _announce(deployment: Deployment, name: str, engine: Engine, listening: socket.socket) -> None:
     """Standard error has the effective configuration, standard output the address."""
     if deployment.model is None:
         print(
@@ -165,6 +153,8 @@ def _announce(
         "name": name,
         **engine.describe(),
         "slots": deployment.slots,
+        "buckets": ", ".join(map(str, deployment.buckets)) or "none: all shapes",
+        "loras": str(deployment.loras) if deployment.loras else "none",
         "threads": deployment.threads or "even share",
         "store": str(deployment.store),
         "api keys": "needed" if deployment.api_keys_file else "none",

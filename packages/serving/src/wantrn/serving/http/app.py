@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -14,7 +13,7 @@ from wantrn.serving import __version__
 from wantrn.serving.engines.protocol import Health
 from wantrn.serving.http.errors import add_error_handlers
 from wantrn.serving.http.limits import ApiKeys, BodyLimit
-from wantrn.serving.http.loras import LoraFolder
+from wantrn.serving.http.offer import Offer
 from wantrn.serving.http.videos import VideoRoutes
 from wantrn.serving.http.watch import Answered, RequestMetrics, Watch, log_request
 from wantrn.serving.jobs.manager import JobManager
@@ -24,16 +23,16 @@ from wantrn.serving.web.routes import web_router
 
 def make_app(
     jobs: JobManager,
+    offer: Offer,
     upload_bytes: int,
     api_keys: Sequence[str] = (),
     metrics: Metrics | None = None,
-    loras: Path | None = None,
 ) -> FastAPI:
     """The application over ``jobs``, which it starts and stops.
 
     ``upload_bytes`` is the most that a request may send. ``api_keys`` are those that may use
     ``/v1/``; everybody may if there are none. ``metrics``, which also observe ``jobs``, are at
-    ``/metrics``. ``loras`` is the folder of those that videos may be made with.
+    ``/metrics``.
     """
 
     @asynccontextmanager
@@ -53,10 +52,9 @@ def make_app(
         redoc_url=None,
     )
     add_error_handlers(app)
-    library = LoraFolder(loras)
-    app.include_router(VideoRoutes(jobs, library).router())
+    app.include_router(VideoRoutes(jobs, offer).router())
     app.include_router(web_router())
-    _add_state(app, jobs, library)
+    _add_state(app, jobs, offer)
     app.add_middleware(BodyLimit, most=upload_bytes)
     if api_keys:
         app.add_middleware(ApiKeys, keys=api_keys)
@@ -75,7 +73,7 @@ def _add_metrics(app: FastAPI, jobs: JobManager, metrics: Metrics) -> None:
         return Response(await metrics.text(jobs.waiting, jobs.engine), media_type=CONTENT_TYPE)
 
 
-def _add_state(app: FastAPI, jobs: JobManager, loras: LoraFolder) -> None:
+def _add_state(app: FastAPI, jobs: JobManager, offer: Offer) -> None:
     @app.get("/health", responses={503: {"description": "no job is taken now"}})
     async def health() -> JSONResponse:
         """200 while jobs are taken."""
@@ -90,10 +88,10 @@ def _add_state(app: FastAPI, jobs: JobManager, loras: LoraFolder) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, object]:
         """The model of this server, with the defaults of its videos."""
-        return {"object": "list", "data": [_model(jobs, loras)]}
+        return {"object": "list", "data": [_model(jobs, offer)]}
 
 
-def _model(jobs: JobManager, loras: LoraFolder) -> dict[str, object]:
+def _model(jobs: JobManager, offer: Offer) -> dict[str, object]:
     info = jobs.engine.info
     defaults = info.defaults
     return {
@@ -106,7 +104,8 @@ def _model(jobs: JobManager, loras: LoraFolder) -> dict[str, object]:
         "size_multiple": info.size_multiple,
         "frames_multiple": info.temporal_stride,
         "schedulers": list(SCHEDULER_NAMES),
-        "loras": loras.names(),
+        "loras": offer.loras.names(),
+        "buckets": offer.shapes.names(),
         "defaults": {
             "size": f"{defaults.size[0]}x{defaults.size[1]}",
             "num_frames": defaults.frames,

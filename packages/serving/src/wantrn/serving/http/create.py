@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo
-from wantrn.model.lora import LoraChoice
 from wantrn.model.nearest import frames_around, nearest_frames, nearest_size
 from wantrn.model.settings import VideoRequest
 from wantrn.serving.http.errors import ApiError
 from wantrn.serving.http.loras import LoraUse
+from wantrn.serving.http.offer import Offer
 
 MAX_PROMPT = 20_000
 """Characters. The text encoder reads the first 512 tokens."""
@@ -103,19 +103,13 @@ def parse_fields(values: Mapping[str, object]) -> CreateVideo:
         raise ApiError(400, f"{param}: {message}", param=param, code="invalid_value") from None
 
 
-def ask(
-    fields: CreateVideo, image: Image | None, loras: tuple[LoraChoice, ...], info: ModelInfo
-) -> Asked:
+def ask(fields: CreateVideo, image: Image | None, offer: Offer, info: ModelInfo) -> Asked:
     """The request for the model; ``ApiError`` where it cannot be made from the fields."""
-    size = None
-    if fields.size is not None:
-        width, _, height = fields.size.partition("x")
-        size = int(width), int(height)
     request = VideoRequest(
         prompt=fields.prompt,
         negative_prompt=fields.negative_prompt,
         image=image,
-        size=size,
+        size=None if fields.size is None else _size(fields.size),
         frames=fields.num_frames,
         fps=fields.fps,
         steps=fields.num_inference_steps,
@@ -124,14 +118,17 @@ def ask(
         shift=fields.flow_shift,
         scheduler=fields.scheduler,
         seed=fields.seed,
-        loras=loras,
+        loras=offer.loras.choices(fields.lora),
     )
     adjusted: dict[str, str] = {}
     if fields.seconds is not None:
-        request = _with_seconds(request, fields, info, adjusted)
+        request, adjusted = _with_seconds(request, fields, info)
     if fields.fit == "nearest":
-        request = _nearest(request, fields, info, adjusted)
-    return Asked(request, adjusted)
+        request = _nearest(request, info)
+    request = offer.shapes.choose(request)
+    if fields.fit == "nearest":
+        request = offer.shapes.nearest(request)
+    return Asked(request, {**adjusted, **_changes(fields, request)})
 
 
 def as_api_error(error: RequestError) -> ApiError:
@@ -142,9 +139,9 @@ def as_api_error(error: RequestError) -> ApiError:
 
 
 def _with_seconds(
-    request: VideoRequest, fields: CreateVideo, info: ModelInfo, adjusted: dict[str, str]
-) -> VideoRequest:
-    """``request`` with the frames that make up ``seconds``, if a whole number of them does."""
+    request: VideoRequest, fields: CreateVideo, info: ModelInfo
+) -> tuple[VideoRequest, dict[str, str]]:
+    """``request`` with the frames that make up ``seconds``, and what that changes, if anything."""
     assert fields.seconds is not None
     if fields.num_frames is not None:
         raise ApiError(
@@ -158,10 +155,10 @@ def _with_seconds(
     frames = round(exact)
     below, above = frames_around(frames, info)
     if exact == below:
-        return replace(request, frames=below)
+        return replace(request, frames=below), {}
     if fields.fit == "nearest":
-        adjusted["seconds"] = fields.seconds
-        return replace(request, frames=nearest_frames(frames, info))
+        nearest = replace(request, frames=nearest_frames(frames, info))
+        return nearest, {"seconds": fields.seconds}
     shorter, longer = (as_seconds(count, fps) for count in (below, above))
     raise ApiError(
         400,
@@ -173,21 +170,26 @@ def _with_seconds(
     )
 
 
-def _nearest(
-    request: VideoRequest, fields: CreateVideo, info: ModelInfo, adjusted: dict[str, str]
-) -> VideoRequest:
+def _nearest(request: VideoRequest, info: ModelInfo) -> VideoRequest:
     """``request`` with the nearest size and number of frames that can be made."""
-    if request.size is not None:
-        size = nearest_size(request.size, info)
-        if size != request.size:
-            adjusted["size"] = str(fields.size)
-            request = replace(request, size=size)
-    if request.frames is not None:
-        frames = nearest_frames(request.frames, info)
-        if frames != request.frames:
-            adjusted["num_frames"] = str(request.frames)
-            request = replace(request, frames=frames)
-    return request
+    size = None if request.size is None else nearest_size(request.size, info)
+    frames = None if request.frames is None else nearest_frames(request.frames, info)
+    return replace(request, size=size, frames=frames)
+
+
+def _changes(fields: CreateVideo, request: VideoRequest) -> dict[str, str]:
+    """What was asked for in the fields that ``request`` has otherwise."""
+    changes: dict[str, str] = {}
+    if fields.size is not None and request.size != _size(fields.size):
+        changes["size"] = fields.size
+    if fields.num_frames is not None and request.frames != fields.num_frames:
+        changes["num_frames"] = str(fields.num_frames)
+    return changes
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    return int(width), int(height)
 
 
 def as_seconds(frames: int, fps: int) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wantrn.model.errors import RequestError
 from wantrn.model.lora import LoraChoice
 from wantrn.serving.http.errors import ApiError
 
@@ -32,9 +33,14 @@ class LoraFolder:
     ``NAME/low.safetensors``, of which one may be missing, are one for two experts.
 
     The folder is read at each call, so that a file can be added to a running server.
+
+    Raises:
+        RequestError: on ``loras``, if there is no such folder.
     """
 
     def __init__(self, folder: Path | None) -> None:
+        if folder is not None and not folder.is_dir():
+            raise RequestError("loras", f"there is no folder {folder}")
         self._folder = folder
 
     def names(self) -> list[str]:

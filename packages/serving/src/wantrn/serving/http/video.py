@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from wantrn.serving.http.create import as_seconds
-from wantrn.serving.jobs.job import Job, Status
+from wantrn.serving.jobs.job import Job
 from wantrn.serving.jobs.progress import Progress
 
 _POLL_MS = (200, 2000)
@@ -81,7 +81,6 @@ class VideoDeleted(BaseModel):
 def video_of(job: Job, progress: Progress | None, position: int | None) -> Video:
     """The object of a job. ``progress`` is that of a running one, ``position`` of a waiting one."""
     settings = job.settings
-    percent = 100 if job.status is Status.COMPLETED else 0
     return Video(
         id=job.id,
         created_at=int(job.created_at),
@@ -89,7 +88,7 @@ def video_of(job: Job, progress: Progress | None, position: int | None) -> Video
         expires_at=None if job.expires_at is None else int(job.expires_at),
         model=job.model,
         status=job.status.value,
-        progress=percent if progress is None else progress.percent,
+        progress=job.percent,
         queue_position=position,
         step=None if progress is None else progress.step,
         has_preview=progress is not None and progress.preview is not None,

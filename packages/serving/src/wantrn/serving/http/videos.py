@@ -13,7 +13,7 @@ from wantrn.model.settings import resolve
 from wantrn.serving.http.body import Picture, read_body
 from wantrn.serving.http.create import CreateVideo, as_api_error, ask
 from wantrn.serving.http.errors import ApiError
-from wantrn.serving.http.loras import LoraFolder
+from wantrn.serving.http.offer import Offer
 from wantrn.serving.http.pictures import PICTURES, picture_file
 from wantrn.serving.http.video import Video, VideoDeleted, VideoList, poll_after_ms, video_of
 from wantrn.serving.http.watch import MADE
@@ -73,9 +73,9 @@ def _create_body() -> dict[str, Any]:
 class VideoRoutes:
     """OpenAI's videos API over the jobs of this server."""
 
-    def __init__(self, jobs: JobManager, loras: LoraFolder) -> None:
+    def __init__(self, jobs: JobManager, offer: Offer) -> None:
         self._jobs = jobs
-        self._loras = loras
+        self._offer = offer
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/videos", tags=["videos"])
@@ -207,9 +207,10 @@ class VideoRoutes:
     def _submit(self, fields: CreateVideo, picture: Picture | None) -> Job:
         info = self._jobs.engine.info
         image = None if picture is None else picture.image
-        asked = ask(fields, image, self._loras.choices(fields.lora), info)
+        asked = ask(fields, image, self._offer, info)
         try:
             settings = resolve(asked.request, info)
+            self._offer.shapes.check(settings)
             self._jobs.engine.check(settings)
         except RequestError as error:
             raise as_api_error(error) from error

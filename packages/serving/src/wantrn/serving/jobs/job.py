@@ -49,6 +49,8 @@ class Job:
         settings: the effective ones, without the picture.
         created_at, started_at, ended_at, expires_at: seconds since 1970; None where it has not come
             to that. A job that has ended is removed at ``expires_at``.
+        percent: of the steps that are done, up to 99, kept where the job failed; 100 is a video
+            that can be fetched.
         image: the name of the uploaded picture among the job's files, or None.
         adjusted: what ``fit=nearest`` changed: field to the value that was asked for.
         seconds: the time of each stage of a completed job.
@@ -62,6 +64,7 @@ class Job:
     started_at: float | None = None
     ended_at: float | None = None
     expires_at: float | None = None
+    percent: int = 0
     error: JobError | None = None
     image: str | None = None
     adjusted: Mapping[str, str] = field(default_factory=dict)

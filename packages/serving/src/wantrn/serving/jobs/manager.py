@@ -63,7 +63,7 @@ class _Given:
 class JobManager:
     """Jobs, in the thread of one event loop.
 
-    Only what is final or waits is in the store; what a running job has come to is ``progress``.
+    The store has what must outlive the process; ``progress`` what else is known of running jobs.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class JobManager:
             self._started(job)
         elif isinstance(event, Finished):
             self._job_seconds = sum(event.seconds.values())
-            self._end(replace(job, seconds=event.seconds), Status.COMPLETED)
+            self._end(replace(job, seconds=event.seconds, percent=100), Status.COMPLETED)
         elif isinstance(event, Failed):
             self._end(job, Status.FAILED, JobError(event.code, event.reason))
         elif isinstance(event, Cancelled):
@@ -301,6 +301,7 @@ class JobManager:
         progress = self._progress[event.id]
         if isinstance(event, Stepped):
             progress = replace(progress, step=event.step, step_seconds=event.seconds)
+            self._store.advance(event.id, progress.percent)
         elif isinstance(event, Previewed):
             progress = replace(progress, preview=event.png)
         else:

@@ -1,4 +1,4 @@
-"""How far a running job is. Only in memory: with the process, the work is gone too."""
+"""What is known of a job only while it runs."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ CREATE TABLE jobs (
     started_at REAL,
     ended_at REAL,
     expires_at REAL,
+    percent INTEGER NOT NULL,
     error TEXT,
     image TEXT,
     adjusted TEXT NOT NULL,
@@ -88,6 +89,10 @@ class JobStore:
         """Keep what has become of a job that is there."""
         sets = ", ".join(f"{name} = ?" for name in _COLUMNS)
         self._database.execute(f"UPDATE jobs SET {sets} WHERE id = ?", (*_row(job), job.id))
+
+    def advance(self, id: str, percent: int) -> None:
+        """Keep how far a job is."""
+        self._database.execute("UPDATE jobs SET percent = ? WHERE id = ?", (percent, id))
 
     def get(self, id: str) -> Job | None:
         row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchone()

@@ -11,6 +11,7 @@ import torch
 
 from wantrn.model.info import DTYPES, ModelInfo
 from wantrn.serving.rank_options import RankOptions
+from wantrn.serving.shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class LocalOptions:
         device: ``"cpu"`` or ``"neuron"``.
         threads: CPU threads of each rank; None is an even share of the processors.
         ranks: how many there are, and how they share the work.
+        warm_up: the shapes of which a video is made before the engine is ready.
     """
 
     model: Path
@@ -33,6 +35,7 @@ class LocalOptions:
     device: str = "cpu"
     threads: int | None = None
     ranks: RankOptions = field(default_factory=RankOptions)
+    warm_up: tuple[Shape, ...] = ()
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -51,4 +54,5 @@ class LocalOptions:
     def from_json(cls, text: str) -> LocalOptions:
         values: dict[str, Any] = json.loads(text)
         ranks = RankOptions(**values.pop("ranks"))
-        return cls(**{**values, "model": Path(values["model"])}, ranks=ranks)
+        warm_up = tuple(Shape(**shape) for shape in values.pop("warm_up"))
+        return cls(**{**values, "model": Path(values["model"])}, ranks=ranks, warm_up=warm_up)
