@@ -265,8 +265,10 @@ def test_what_is_no_number_is_named(bad: float, key: str, tmp_path: Path) -> Non
     tensors = pair() | {f"{STEM}.alpha": torch.tensor(1.0)}
     tensors[f"{STEM}.{key}"].view(-1)[0] = bad
     file = write_file(tmp_path / "lora.safetensors", tensors)
-    with pytest.raises(CheckpointError, match=f"{STEM}.{key}"):
-        read(file)
+    # on each rank, whichever has the value
+    for shard in (Shard.whole(), Shard(2, 0), Shard(2, 1)):
+        with pytest.raises(CheckpointError, match=f"{STEM}.{key}"):
+            read(file, shard=shard)
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:

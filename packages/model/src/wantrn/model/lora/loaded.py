@@ -20,7 +20,7 @@ from wantrn.model.config import WanConfig
 from wantrn.model.errors import CheckpointError
 from wantrn.model.lora.adapters import Adapters, Delta, SidePath
 from wantrn.model.lora.plan import Difference, LoraPlan, LowRankChange
-from wantrn.model.sharding import WHOLE, Shard, Sharding, local_shape, slices_of
+from wantrn.model.sharding import WHOLE, Shard, Sharding, cut, local_shape
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class LoraReader:
         features, B is; by input features, A is.
 
         Raises:
-            CheckpointError: naming file and key, of values that are not finite, or a file that is
-                no longer what it was.
+            CheckpointError: naming file and key, of values that are not finite (be they another
+                rank's), or a file that is no longer what it was.
         """
         places = self._places()
         paths: dict[str, list[SidePath]] = {}
@@ -124,10 +124,11 @@ class LoraReader:
         whole.narrow(0, place.part * values.shape[0], values.shape[0]).add_(values, alpha=factor)
 
     def _load(self, plan: LoraPlan, key: str, sharding: Sharding, dtype: torch.dtype) -> Tensor:
-        info = plan.store.info(key)
-        slices = slices_of(info.shape, sharding, self.shard)
-        part = slices[0] if slices else None
-        return convert(plan.store.load(key, part), dtype, f"{info.file}: {key}")
+        # whole, so that all ranks find the same fault
+        where = f"{plan.store.info(key).file}: {key}"
+        whole = convert(plan.store.load(key), dtype, where)
+        part = cut(whole, sharding, self.shard)
+        return part if part is whole else part.clone()
 
     def _factor(self, plan: LoraPlan, change: LowRankChange) -> float:
         alpha = None
