@@ -80,7 +80,6 @@ class OmniEngine:
                 "step_execution": True,
                 "enforce_eager": True,
                 "distributed_executor_backend": _EXECUTOR,
-                "extras": {},  # its own default is none
             }
         except (OmniUnavailableError, StageOptionError) as error:
             raise EngineError(str(error)) from error
@@ -113,6 +112,9 @@ class OmniEngine:
 
     def describe(self) -> Mapping[str, str | int | float]:
         return self._described
+
+    def check(self, settings: Settings) -> None:
+        self._options.ranks.check(self._info, settings)
 
     async def start(self) -> None:
         if self._starter is not None:

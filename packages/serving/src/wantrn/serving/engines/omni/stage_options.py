@@ -38,6 +38,8 @@ _ITS_OWN = {
     *("supports_mixed_reference_inputs", "diffusion_attention_config", "output_type"),
     *("cache_config", "max_cpu_loras", "enable_stage_verification", "max_num_batched_tokens"),
     *("gpu_memory_utilization", "max_model_len", "profiler_config", "request_batch_max_wait_ms"),
+    # of other models
+    "extras",
     # the transformers run as they are, compiled or not
     "enforce_eager",
 }

@@ -1,0 +1,103 @@
+"""Videos by vLLM-Omni's own offline API, with our plugin, beside our own pipeline on one rank.
+
+A program for the environment with vLLM-Omni; see ``omni_environment``. The question is a folder of
+checkpoints by kind, and cases: ``{"kind": ..., "stage": options, "request": parameters}``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from wantrn.model.info import read_model_info
+from wantrn.model.pipeline import WanPipeline
+from wantrn.model.settings import Settings, VideoRequest, resolve
+from wantrn.serving.engines.omni.compatibility import OmniDiffusionSamplingParams
+
+OWN = {"threads": 1}
+
+
+def by_omni(model: Path, stage: dict[str, Any], request: dict[str, Any]) -> Any:
+    # by name, as it is not installed where types are checked
+    omni: Any = import_module("vllm_omni.entrypoints.omni").Omni(
+        model=str(model),
+        dtype="float32",
+        step_execution=True,
+        custom_pipeline_args={"wantrn": OWN},
+        stage_init_timeout=300,
+        init_timeout=300,
+        **stage,
+    )
+    try:
+        prompt: dict[str, Any] = {"prompt": "a cat", "negative_prompt": "a dog"}
+        if "picture" in request:
+            prompt["multi_modal_data"] = {"image": picture(request["picture"])}
+        params = OmniDiffusionSamplingParams(
+            width=request["size"][0],
+            height=request["size"][1],
+            num_frames=request["frames"],
+            num_inference_steps=request["steps"],
+            guidance_scale=3.0,
+            seed=5,
+            extra_args={"flow_shift": 4.0},
+        )
+        (output,) = omni.generate(prompt, params)
+        ((video,),) = output.images
+        return np.asarray(video)
+    finally:
+        omni.close()
+
+
+def alone(model: Path, request: dict[str, Any]) -> Any:
+    pipeline = WanPipeline.load(model, torch.float32)
+    run = pipeline.prepare(settings(model, request))
+    while not run.done:
+        pipeline.step(run)
+    return pipeline.decode(run).numpy()
+
+
+def settings(model: Path, request: dict[str, Any]) -> Settings:
+    return resolve(
+        VideoRequest(
+            prompt="a cat",
+            negative_prompt="a dog",
+            image=picture(request["picture"]) if "picture" in request else None,
+            size=tuple(request["size"]),
+            frames=request["frames"],
+            steps=request["steps"],
+            guidance=3.0,
+            shift=4.0,
+            seed=5,
+        ),
+        read_model_info(model),
+    )
+
+
+def picture(side: int) -> Image.Image:
+    ramp = np.linspace(0, 255, side * side * 3).reshape(side, side, 3)
+    return Image.fromarray(ramp.astype(np.uint8))
+
+
+def main() -> None:
+    question = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    answers = []
+    for case in question["cases"]:
+        model = Path(question["models"][case["kind"]])
+        made = by_omni(model, case["stage"], case["request"])
+        wanted = alone(model, case["request"])
+        same_shape = made.shape == wanted.shape
+        difference = float(np.abs(made - wanted).max()) if same_shape else None
+        answers.append({"shape": made.shape, "dtype": str(made.dtype), "difference": difference})
+    Path(sys.argv[2]).write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
