@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -193,8 +193,15 @@ def _form_value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list) else str(value)
 
 
+def check_id(id: str) -> None:
+    """Raise ``ClientError`` for what cannot be an id, so that what can is a plain file name."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", id) is None:
+        raise ClientError(f"{id!r} is no id of a video")
+
+
 def _path(id: str) -> str:
-    return f"/v1/videos/{quote(id, safe='')}"
+    check_id(id)
+    return f"/v1/videos/{id}"
 
 
 def _refusal(reply: httpx.Response) -> ClientError:

@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from wantrn.model.errors import RequestError
-from wantrn.serving.client_api import ClientError, Video, VideosClient, plain
+from wantrn.serving.client_api import ClientError, Video, VideosClient, check_id, plain
 from wantrn.serving.table import aligned
 
 KEY_VARIABLE = "WANTRN_API_KEY"
@@ -164,6 +164,7 @@ def download(api: VideosClient, id: str, output: Path | None, variant: str) -> i
     """Fetch a video or a picture of it. Only its path goes to standard output."""
     from wantrn.model.media.atomic import draft_of  # which takes seconds
 
+    check_id(id)
     file = output or Path(f"{id}{SUFFIXES[variant]}")
     _check_file(file, variant)
     try:
