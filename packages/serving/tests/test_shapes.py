@@ -13,6 +13,7 @@ from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo, ModelKind
 from wantrn.model.schedulers import make_scheduler
 from wantrn.model.settings import VideoRequest, resolve
+from wantrn.serving.cli import main
 from wantrn.serving.shapes import Shape, Shapes, trial_request
 from wantrn.serving.warm_up import fewest_steps
 
@@ -47,11 +48,23 @@ def test_shapes_that_the_model_cannot_make(info: ModelInfo) -> None:
         Shapes((Shape(96, 64, 6),), info)
 
 
-@pytest.mark.parametrize("text", ["96x64", "96x64x5x1", "ax64x5", "", "-96x64x5", "96x64x"])
-def test_texts_that_are_no_shape(text: str) -> None:
-    with pytest.raises(ValueError, match="no shape such as 832x480x81"):
-        Shape.parse(text)
-    assert Shape.parse("96x64x5") == WIDE and str(WIDE) == "96x64x5"
+def test_as_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("96x64", "96x64x5x1", "ax64x5", "", "-96x64x5", "96x64x"):
+        with pytest.raises(SystemExit):
+            main(["precompile", f"--bucket={text}"])
+        assert "no shape such as 832x480x81" in capsys.readouterr().err
+    assert main(["precompile"]) == 2
+    assert "--bucket: there must be at least one" in capsys.readouterr().err
+
+
+def test_precompiling_makes_each_shape(
+    tmp_path: Path, info: ModelInfo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(info.directory), "--threads", "1"]
+    assert main(["precompile", *model, "--bucket=96x64x5", "--bucket=64x64x13"]) == 0
+    said = capfd.readouterr().err
+    assert "warmed up 96x64x5" in said and "warmed up 64x64x13" in said
+    assert "2 shapes were made" in said
 
 
 def test_over_http(tmp_path: Path, info: ModelInfo) -> None:

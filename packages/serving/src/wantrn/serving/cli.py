@@ -26,16 +26,15 @@ from wantrn.model.errors import CheckpointError, RequestError
 from wantrn.serving.argument_types import size, text, threads
 from wantrn.serving.client_options import add_client
 from wantrn.serving.lora_options import LORA_OPTIONS, add_lora_options
+from wantrn.serving.rank_arguments import add_rank_arguments
+from wantrn.serving.serve_options import add_precompile, add_serve, given_of
 
 # The same as in wantrn.model, which is too slow to import here.
 SCHEDULERS = ("unipc", "euler")
 DTYPES = ("float32", "bfloat16")
-STRATEGIES = ("ring", "all_gather")
 DEVICES = ("cpu", "neuron")
 GROUPS = ("self_attention", "cross_attention", "feed_forward")
 LIMITS = (448.0, 240.0)
-LIMIT_NAMES = ("queued", "keep_hours", "upload_megabytes")
-LOGS = ("text", "json")
 
 
 class Stopped(BaseException):
@@ -125,17 +124,15 @@ def _quantize(arguments: dict[str, Any]) -> int:
 
 
 def _serve(arguments: dict[str, Any]) -> int:
-    from wantrn.serving.rank_options import RankOptions
-    from wantrn.serving.serve import ServeOptions, serve
+    from wantrn.serving.serve import serve
 
-    given = {name: value for name, value in arguments.items() if value is not None}
-    config = given.pop("config", None)
-    names = {field.name for field in fields(RankOptions)}
-    ranks = {name: given.pop(name) for name in list(given) if name in names}
-    limits = {name: given.pop(name) for name in LIMIT_NAMES if name in given}
-    trace = {"endpoint": given.pop("trace_endpoint")} if "trace_endpoint" in given else {}
-    parts = {"ranks": ranks, "limits": limits, "trace": trace}
-    return serve(ServeOptions(config, {**given, **parts}))
+    return serve(arguments.pop("config"), given_of(arguments))
+
+
+def _precompile(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.precompile import precompile
+
+    return precompile(arguments.pop("config"), given_of(arguments))
 
 
 def _client(arguments: dict[str, Any]) -> int:
@@ -183,7 +180,8 @@ def _parser() -> _Parser:
     inspect.add_argument("directory", metavar="DIR", type=Path, help="a checkpoint folder")
     inspect.set_defaults(run=_inspect)
     _add_quantize(commands)
-    _add_serve(commands)
+    add_serve(commands).set_defaults(run=_serve)
+    add_precompile(commands).set_defaults(run=_precompile)
     add_client(commands).set_defaults(run=_client)
     version = commands.add_parser("version", help="print the versions of what is at work")
     version.set_defaults(run=_version)
@@ -240,50 +238,8 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         help="CPU threads of each rank (default: torch's choice, or an even share)",
     )
     add_lora_options(parser)
-    _add_ranks(parser)
+    add_rank_arguments(parser)
     parser.set_defaults(run=_generate)
-
-
-def _add_ranks(parser: argparse.ArgumentParser, given_only: bool = False) -> None:
-    """The options of ``RankOptions``. With ``given_only``, one that is not given is None."""
-    add = parser.add_argument_group(
-        "ranks",
-        "Several processes make the video together: as many as the product of --tp, --ring, "
-        "--ulysses and, with --cfg-parallel, 2. They are started here, or by torchrun.",
-    ).add_argument
-    degree: dict[str, Any] = {"metavar": "N", "type": int, "default": 1}
-    add("--tp", help="ranks that share heads and channels: tensor parallelism", **degree)
-    add("--ring", help="ranks that share the video's tokens; keys and values go round", **degree)
-    add("--ulysses", help="ranks that share tokens, and swap them for heads", **degree)
-    add("--cfg-parallel", action="store_true", help="one rank for each branch of guidance")
-    add("--batch-guidance", action="store_true", help="both branches of guidance in one pass")
-    add(
-        "--sequence-sharding",
-        action="store_true",
-        help="the ranks of --tp share tokens too, where they do not share heads",
-    )
-    add(
-        "--replicate-cross-attention",
-        action="store_true",
-        help="each rank of --tp computes the attention to the text whole",
-    )
-    add(
-        "--context",
-        choices=STRATEGIES,
-        default=STRATEGIES[0],
-        help="how the ranks of --ring come by all keys and values (default: %(default)s)",
-    )
-    add(
-        "--strict-tokens",
-        action="store_true",
-        help="refuse a video whose tokens the ranks cannot share evenly, rather than pad",
-    )
-    add("--tile-vae", action="store_true", help="decode in tiles, which takes less memory")
-    add("--vae-parallel", action="store_true", help="decode in tiles, shared by all ranks")
-    if given_only:
-        ranks = ("tp", "ring", "ulysses", "cfg_parallel", "batch_guidance", "sequence_sharding")
-        more = ("replicate_cross_attention", "context", "strict_tokens", "tile_vae", "vae_parallel")
-        parser.set_defaults(**dict.fromkeys((*ranks, *more)))
 
 
 def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
@@ -325,50 +281,6 @@ def _add_quantize(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     )
     add("--threads", metavar="N", type=threads, help="CPU threads (default: torch's choice)")
     parser.set_defaults(run=_quantize)
-
-
-def _add_serve(commands: argparse._SubParsersAction[_CommandParser]) -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="make videos for others, over HTTP",
-        description="Serve OpenAI's videos API until Ctrl-C. What is given here stands over what "
-        "the file of --config says. Standard output has the address and nothing else.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--config", metavar="FILE", type=Path, help="a YAML file with any of these, and more")
-    add("--model", metavar="DIR", type=Path, help="a checkpoint folder, as for generate")
-    add("--name", metavar="NAME", help="what clients know the model by (default: its folder's)")
-    add("--store", metavar="DIR", type=Path, help="jobs and videos (default: wantrn-store)")
-    add("--host", metavar="ADDRESS", help="the address to listen at (default: 127.0.0.1)")
-    add("--port", metavar="N", type=int, help="0 is one of the system's choice (default: 8000)")
-    add("--loras", metavar="DIR", type=Path, help="LoRAs that videos may be made with, by name")
-    add("--api-keys-file", metavar="FILE", type=Path, help="keys that may be used, one a line")
-    add("--slots", metavar="N", type=int, help="videos made at once, a step each in turn (2)")
-    add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
-    add("--device", choices=DEVICES, help="where the transformers compute (default: cpu)")
-    add("--threads", metavar="N", type=threads, help="CPU threads of each rank")
-    add("--queued", metavar="N", type=int, help="the most jobs that wait (default: 64)")
-    add("--keep-hours", metavar="X", type=float, help="how long videos are kept (default: 168)")
-    add("--upload-megabytes", metavar="X", type=float, help="of one request (default: 32)")
-    add("--log", choices=LOGS, help="the form of the log, which is standard error")
-    add("--trace-endpoint", metavar="URL", help="a collector for OpenTelemetry's traces (none)")
-    add("--print-schema", action=_PrintSchema, help="print the schema of --config's file, and exit")
-    _add_ranks(parser, given_only=True)
-    parser.set_defaults(run=_serve)
-
-
-class _PrintSchema(argparse.Action):
-    """As ``--help``: whatever else is given, this is all that is done."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *others: object) -> None:
-        from wantrn.serving.deployment import schema_text
-
-        sys.stdout.write(schema_text())
-        parser.exit()
 
 
 def _groups(value: str) -> tuple[str, ...]:

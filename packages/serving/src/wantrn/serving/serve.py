@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from wantrn.model.errors import RequestError
-from wantrn.model.info import ModelKind
-from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.deployment import Deployment, read_deployment
-from wantrn.serving.engines.choose import make_engine
+from wantrn.serving.engines.choose import make_engine, model_folder
 from wantrn.serving.engines.protocol import Engine, Event, Lost, Ready
 from wantrn.serving.http.app import make_app
 from wantrn.serving.http.offer import Offer
@@ -32,27 +30,20 @@ from wantrn.serving.tracing import follow_parents, start_traces
 _GRACE_SECONDS = 5  # that open requests have to end
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """The command's arguments: a file, and what stands over it, by the names in ``Deployment``."""
-
-    config: Path | None
-    given: dict[str, Any]
-
-
-def serve(options: ServeOptions) -> int:
+def serve(config: Path | None, given: dict[str, Any]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status.
+
+    Args:
+        config: a deployment's file.
+        given: what stands over it, by the names in ``Deployment``.
 
     Raises:
         RequestError: an option that cannot be, by name.
         CheckpointError: the model cannot be read.
     """
-    deployment = read_deployment(options.config, options.given)
+    deployment = read_deployment(config, given)
     keys = _api_keys(deployment.api_keys_file)
-    model = deployment.model
-    if model is not None and not model.is_dir():
-        raise RequestError("model", f"there is no folder {model}")
-    folder = tiny_checkpoint(ModelKind.T2V) if model is None else model
+    folder = model_folder(deployment)
     engine = make_engine(deployment, folder)
     offer = Offer.of(engine.info, deployment.loras, deployment.buckets)
     name = deployment.name or folder.resolve().name
@@ -75,13 +66,13 @@ def serve(options: ServeOptions) -> int:
         app = make_app(jobs, offer, deployment.limits.upload_bytes, keys, metrics)
         if traces is not None:
             follow_parents(app)
-        config = uvicorn.Config(
+        http = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(http)
         watch.server = server
         asyncio.run(server.serve(sockets=[listening]))
     finally:

@@ -28,14 +28,6 @@ class Shape:
     def __str__(self) -> str:
         return f"{self.width}x{self.height}x{self.frames}"
 
-    @classmethod
-    def parse(cls, text: str) -> Shape:
-        """``WIDTHxHEIGHTxFRAMES``; ``ValueError`` if it is not."""
-        parts = text.split("x")
-        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-            raise ValueError(f"{text!r} is no shape such as 832x480x81")
-        return cls(*map(int, parts))
-
 
 class Shapes:
     """The shapes that a server makes; all of them if none is named.

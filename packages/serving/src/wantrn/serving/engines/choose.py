@@ -5,10 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from wantrn.model.errors import RequestError
+from wantrn.model.info import ModelKind
+from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.deployment import Deployment
 from wantrn.serving.engines.local.engine import LocalEngine
 from wantrn.serving.engines.local.options import LocalOptions
 from wantrn.serving.engines.protocol import Engine, EngineError
+
+
+def model_folder(deployment: Deployment) -> Path:
+    """The checkpoint folder; ``RequestError`` on ``model`` if it is not there."""
+    if deployment.model is None:
+        return tiny_checkpoint(ModelKind.T2V)
+    if not deployment.model.is_dir():
+        raise RequestError("model", f"there is no folder {deployment.model}")
+    return deployment.model
 
 
 def make_engine(deployment: Deployment, model: Path) -> Engine:
