@@ -23,10 +23,11 @@ class _Text(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """One line, whatever is in it: a client's text must not look like a line of ours."""
         extra = " ".join(f"{name}={value}" for name, value in _extra(record).items())
-        first, *rest = super().format(record).split("\n")
-        return "\n".join([f"{first} {extra}".rstrip(), *rest])
+        line = f"{super().formatMessage(record)} {extra}".rstrip()
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 class _Json(logging.Formatter):
