@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import venv
 from pathlib import Path
 
@@ -86,6 +87,30 @@ class Environment:
         self.run("python", "-c", first_python_block(ROOT / "packages" / package / "README.md"))
 
 
+def try_server(environment: Environment) -> None:
+    """A video by ``wantrn client`` from ``wantrn serve``, whose page is in the wheel too."""
+    programs = environment.folder / "bin"
+    variables = {**os.environ, "XDG_CACHE_HOME": str(environment.folder / "cache")}
+    command = [str(programs / "wantrn"), "serve", "--port", "0", "--store", "store"]
+    server = subprocess.Popen(
+        command, cwd=environment.folder, env=variables, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        with urllib.request.urlopen(address, timeout=60) as page:
+            if b"<html" not in page.read():
+                raise SystemExit("the server has no page")
+        options = ["--size", "64x64", "--frames", "5", "--steps", "2", "--output", "served.mp4"]
+        prompt = "a red ball rolls to the right"
+        environment.run("wantrn", "client", "create", prompt, "--server", address, *options)
+        if (environment.folder / "served.mp4").read_bytes()[4:8] != b"ftyp":
+            raise SystemExit("the server made no video")
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
 def try_nkisim(environment: Environment) -> None:
     """Alone, with what it needs and nothing else; then with its extra."""
     environment.install(str(wheel("nkisim")))
@@ -128,6 +153,8 @@ def main() -> None:
         environment.run("wantrn", "version")
         video = ["--size", "64x64", "--frames", "5", "--steps", "2", "--output", "ball.mp4"]
         environment.run("wantrn", "generate", "a red ball rolls to the right", *video)
+        print("its server, and its client", flush=True)
+        try_server(environment)
     print(f"the wheels work on Python {sys.version.split()[0]}", flush=True)
 
 
