@@ -372,7 +372,9 @@ def busy(status: int, **headers: str) -> tuple[int, dict[str, str], bytes]:
 
 
 def made() -> tuple[int, dict[str, str], bytes]:
-    return 200, {}, json.dumps({"id": "video_1", "object": "video"}).encode()
+    names = "status progress step num_inference_steps queue_position error size num_frames "
+    body = dict.fromkeys([*names.split(), "created_at", "prompt"]) | {"id": "video_1"}
+    return 200, {}, json.dumps(body).encode()
 
 
 def test_a_busy_server_is_asked_again_when_it_says_and_it_is_told(
@@ -406,6 +408,9 @@ def test_patience_has_an_end_and_a_wait_beyond_it_is_not_begun(
         (200, {}, b"<html>\x1b[2J"),
         (200, {}, b"[]"),
         (200, {}, b"{}"),
+        (200, {}, b'{"id": "video_1", "object": "video", "status": "queued"}'),
+        (200, {}, b'{"object": "list", "data": [{"id": "video_1"}]}'),
+        (200, {}, b'{"object": "list", "data": 1}'),
         (302, {"Location": "http://elsewhere.invalid/"}, b""),
         (404, {}, b"<html>not found"),
         (500, {}, b'{"error": "text"}'),

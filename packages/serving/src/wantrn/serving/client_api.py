@@ -19,6 +19,23 @@ _RETRY_SECONDS = 5.0  # where a busy server does not say when
 _BUSY = (429, 503)
 _SHOWN = 200  # characters of a reply that is not the interface's
 
+# What a client makes use of; another's server that has OpenAI's interface may have less.
+_NEEDED = frozenset(
+    [
+        "id",
+        "status",
+        "progress",
+        "step",
+        "num_inference_steps",
+        "queue_position",
+        "error",
+        "size",
+        "num_frames",
+        "created_at",
+        "prompt",
+    ]
+)
+
 Video = Mapping[str, Any]
 Say = Callable[[str], None]
 
@@ -108,8 +125,12 @@ class VideosClient:
         query: dict[str, str | int] = {"limit": limit}
         if after is not None:
             query["after"] = after
-        body = self._json(self._request("GET", "/v1/videos", params=query))
-        return body["data"], body["has_more"]
+        reply = self._request("GET", "/v1/videos", params=query)
+        body = self._json(reply)
+        videos = body.get("data")
+        if not isinstance(videos, list) or not all(map(_is_video, videos)):
+            raise self._foreign(reply)
+        return videos, bool(body.get("has_more"))
 
     def cancel(self, id: str) -> Video:
         return self._video(self._request("POST", f"{_path(id)}/cancel"))
@@ -166,7 +187,7 @@ class VideosClient:
 
     def _video(self, reply: httpx.Response) -> Video:
         body = self._json(reply)
-        if not isinstance(body.get("id"), str):
+        if not _is_video(body):
             raise self._foreign(reply)
         return body
 
@@ -175,18 +196,22 @@ class VideosClient:
             body = reply.json()
         except ValueError:
             raise self._foreign(reply) from None
-        if not isinstance(body, dict) or "object" not in body:
+        if not isinstance(body, dict):
             raise self._foreign(reply)
         return body
 
     def _foreign(self, reply: httpx.Response) -> ClientError:
-        return ClientError(f"{self._url} is no server of videos: it replied {_start(reply)}")
+        return ClientError(f"{self._url} is no server of wantrn: it replied {_start(reply)}")
 
 
 def plain(text: str) -> str:
     """``text`` in one line, without what would steer a terminal: others may have written it."""
     joined = " ".join(text.split())
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in joined)
+
+
+def _is_video(body: Any) -> bool:
+    return isinstance(body, dict) and body.keys() >= _NEEDED and isinstance(body["id"], str)
 
 
 def _form_value(value: Any) -> str:
