@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
 import pytest
+import torch
 from PIL import Image
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Locator,
-    Page,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, Locator, expect
+from safetensors.torch import save_file
 from server_process import ServerProcess, create, server_process, wait, wait_status
+from web_browser import CHROMIUM, Watched, ask, card, chromium, selected, watch
 
-CHROMIUM = os.environ.get("WANTRN_CHROMIUM") or shutil.which("chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-PATIENCE_MS = 15_000
+from wantrn.model.info import ModelKind, read_model_info
+from wantrn.model.tiny import cached_tiny_checkpoint
+
 KEY = "key-of-a-test"
 
 pytestmark = pytest.mark.skipif(
@@ -49,71 +33,34 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("server")
     keys = folder / "keys"
     keys.write_text(KEY)
-    options = ("--threads", "1", "--api-keys-file", str(keys))
+    loras = folder / "loras"
+    loras.mkdir()
+    options = ("--threads", "1", "--api-keys-file", str(keys), "--loras", str(loras))
     with server_process(folder, *options) as started:
+        info = read_model_info(cached_tiny_checkpoint(folder / "wantrn", ModelKind.T2V))
+        hidden, layer = info.config.hidden_size, "transformer.blocks.0.attn1.to_q"
+        save_file(
+            {
+                f"{layer}.lora_A.weight": torch.ones(2, hidden),
+                f"{layer}.lora_B.weight": torch.ones(hidden, 2),
+            },
+            loras / "style.safetensors",
+        )
         yield started
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    home = str(tmp_path_factory.mktemp("home"))
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=ARGUMENTS, env={**os.environ, "HOME": home}
-        )
+    with chromium(tmp_path_factory.mktemp("home")) as started:
         yield started
-        started.close()
-
-
-class Watched:
-    """A page, and what it did that a page should not."""
-
-    def __init__(self, context: BrowserContext) -> None:
-        self.page: Page = context.new_page()
-        self.errors: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._said)
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def _said(self, message: ConsoleMessage) -> None:
-        # a video may end between two requests, and its preview with it
-        late = "status of 404" in message.text and message.location["url"].endswith("/preview")
-        if message.type in ("error", "warning") and not late:
-            self.errors.append(f"{message.text} {message.location}")
-
-    def expected(self, text: str) -> None:
-        """Forget errors that the browser logs by itself, of replies and requests like ``text``."""
-        assert self.errors
-        assert all(text in error for error in self.errors), self.errors
-        self.errors.clear()
 
 
 @pytest.fixture
 def watched(browser: Browser, server: ServerProcess, client: httpx.Client) -> Iterator[Watched]:
     """The page, with the key that the server wants; it is closed before its videos are deleted."""
-    with watch(browser, server, KEY) as page:
+    with watch(browser, server.url, KEY) as page:
         expect(page.page.locator("#health-text")).to_have_text("Ready")
         yield page
-
-
-@contextmanager
-def watch(browser: Browser, server: ServerProcess, key: str | None = None) -> Iterator[Watched]:
-    """A page that must do nothing wrong."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    if key is not None:
-        context.add_init_script(f"sessionStorage.setItem('wantrn-api-key', '{key}')")
-    watched = Watched(context)
-    watched.page.goto(server.url)
-    try:
-        yield watched
-    finally:
-        context.close()
-    hosts = {urlsplit(url).netloc for url in watched.requests if not url.startswith("blob:")}
-    assert hosts == {urlsplit(server.url).netloc}
-    assert watched.errors == []
 
 
 @pytest.fixture
@@ -123,28 +70,6 @@ def client(server: ServerProcess) -> Iterator[httpx.Client]:
         yield made
         for video in made.get("/v1/videos", params={"limit": 100}).json()["data"]:
             made.delete(f"/v1/videos/{video['id']}")
-
-
-def ask(page: Page, prompt: str, steps: int = 4, **values: str) -> None:
-    """Fill the form for a small video, and send it."""
-    if page.locator("#more").get_attribute("open") is None:
-        page.get_by_text("More settings").click()
-    page.get_by_label("Prompt", exact=True).fill(prompt)
-    fields = {"Size": "64x64", "Length": "5", "Steps": str(steps), **values}
-    for label, value in fields.items():
-        page.get_by_label(label, exact=True).fill(value)
-    page.get_by_role("button", name="Make video").click()
-
-
-def selected(page: Page) -> str:
-    """The id of the video that is shown."""
-    found = re.search(r"#(video_[0-9a-f]+)$", page.url)
-    assert found, page.url
-    return found[1]
-
-
-def card(page: Page, id: str) -> Locator:
-    return page.locator(f"#history [data-id={id}]")
 
 
 def test_a_video_is_made_watched_and_kept(
@@ -318,7 +243,8 @@ def test_a_prompt_is_never_html(watched: Watched, client: httpx.Client) -> None:
 
 def test_settings_can_be_used_again(watched: Watched, client: httpx.Client) -> None:
     page = watched.page
-    values = {"seed": 2**53 + 1, "guidance_scale": 2.5, "flow_shift": 4.5, "scheduler": "euler"}
+    values: dict[str, Any] = {"seed": 2**53 + 1, "guidance_scale": 2.5, "flow_shift": 4.5}
+    values |= {"scheduler": "euler", "lora": [{"name": "style", "scale": 0.5, "scale_2": 0.25}]}
     first = create(client, 3, prompt="one\ntwo", negative_prompt="three", **values)
     made = wait_status(client, first, "completed")
     page.goto(f"{page.url}#{first}")
@@ -331,6 +257,22 @@ def test_settings_can_be_used_again(watched: Watched, client: httpx.Client) -> N
     assert {name: again[name] for name in again.keys() - own} == {
         name: made[name] for name in made.keys() - own
     }
+
+
+def test_loras_are_chosen_by_name(watched: Watched, client: httpx.Client) -> None:
+    page = watched.page
+    page.get_by_text("More settings").click()
+    page.get_by_label("Strength of style").fill("much")
+    expect(page.get_by_label("style", exact=True)).to_be_checked()
+    ask(page, "a red ball")
+    expect(page.get_by_role("group", name="LoRAs").locator(".error")).to_contain_text("number")
+    watched.expected("status of 400")
+    page.get_by_label("Strength of style").fill("0.5")
+    page.get_by_label("Strength at low noise of style").fill("0.75")
+    ask(page, "a red ball")
+    expect(page.locator("#stage .settings")).to_contain_text("style \u00d7 0.5 and 0.75")
+    made = client.get(f"/v1/videos/{selected(page)}").json()
+    assert made["lora"] == [{"name": "style", "scale": 0.5, "scale_2": 0.75}]
 
 
 def test_older_videos_are_shown_when_asked_for(watched: Watched, client: httpx.Client) -> None:
@@ -443,7 +385,7 @@ def test_a_hidden_tab_asks_rarely(watched: Watched, client: httpx.Client) -> Non
 
 
 def test_a_server_with_keys_asks_for_one(browser: Browser, server: ServerProcess) -> None:
-    with watch(browser, server) as watched:
+    with watch(browser, server.url) as watched:
         page = watched.page
         dialog = page.get_by_role("dialog", name="This server needs a key")
         expect(dialog.get_by_label("API key")).to_be_focused()
@@ -462,36 +404,3 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, server: ServerProcess
         page.reload()
         expect(page.locator("#health-text")).to_have_text("Ready")
         watched.expected("status of 401")
-
-
-def test_the_page_may_load_nothing_from_elsewhere(server: ServerProcess) -> None:
-    with httpx.Client(base_url=server.url) as client:
-        page = client.get("/")
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        policy = dict(
-            part.split(" ", 1) for part in page.headers["content-security-policy"].split("; ")
-        )
-        assert policy["default-src"] == "'none'"
-        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
-        parts = re.findall(r'(?:src|href)="(/[^"]+)"', page.text)
-        assert set(parts) == {"/web/icon.svg", "/web/style.css", "/web/page.js"}
-        assert re.findall(r"<script(?! type=\"module\" src=)| style=| on[a-z]+=", page.text) == []
-        for part in parts:
-            reply = client.get(part)
-            assert reply.status_code == 200
-            assert not re.search(
-                r"https?:|//[a-z]+\.", reply.text.replace("http://www.w3.org/2000/svg", "")
-            )
-            unchanged = client.get(part, headers={"If-None-Match": reply.headers["etag"]})
-            assert (unchanged.status_code, unchanged.content) == (304, b"")
-        for other in ("routes.py", "__init__.py", "..%2Fcli.py", "none.js"):
-            assert client.get(f"/web/{other}").status_code == 404
-
-
-def test_the_model_tells_what_a_form_needs(client: httpx.Client) -> None:
-    (model,) = client.get("/v1/models").json()["data"]
-    defaults = model["defaults"]
-    id = create(client, 1)
-    video = client.get(f"/v1/videos/{id}").json()
-    assert defaults["scheduler"] == video["scheduler"] in model["schedulers"]
-    assert defaults["flow_shift"] == video["flow_shift"]

@@ -1,6 +1,7 @@
 // The form: what is asked for, and what is wrong with it.
 
 import { byId, say } from "./dom.js";
+import { Loras } from "./loras.js";
 import { withoutField } from "./words.js";
 
 // by these names the API and a video know them, and an empty one is the model's default
@@ -16,6 +17,7 @@ export class Form {
     this._model = null;
     this._submit = submit;
     this._picture = null;
+    this._loras = new Loras();
     this._node = byId("form");
     this._node.addEventListener("submit", (event) => this._send(event));
     this._node.addEventListener("input", (event) => this._edited(event.target));
@@ -45,6 +47,7 @@ export class Form {
       new Option(`${defaults.scheduler} (default)`, ""),
       ...model.schedulers.filter((name) => name !== defaults.scheduler).map((name) => new Option(name)),
     );
+    this._loras.offer(model.loras, model.experts);
     this._sizes();
     this._lengths();
   }
@@ -60,7 +63,13 @@ export class Form {
     byId("length").value = video.num_frames;
     byId("length-unit").value = "num_frames";
     byId("more").open = true;
+    this._sizes();
     this._lengths();
+    const missing = this._loras.choose(video.lora);
+    if (missing.length) {
+      byId("form-error").hidden = false;
+      say(byId("form-error"), `This video was made with LoRAs that are not here: ${missing.join(", ")}`);
+    }
     if (video.has_image && this._picture === null) {
       this._error(["input_reference"], "This video had a first frame. Choose it again to make the same.");
     }
@@ -103,6 +112,8 @@ export class Form {
     }
     const length = byId("length").value.trim();
     if (length !== "") fields[byId("length-unit").value] = length;
+    const loras = this._loras.chosen();
+    if (loras.length) fields.lora = loras;
     if (byId("fit").checked) fields.fit = "nearest";
     if (this._picture && !byId("picture-field").hidden) {
       try {
@@ -159,6 +170,7 @@ export class Form {
   _reset() {
     this._clearErrors();
     for (const name of FIELDS) if (name !== "prompt") byId(name).value = "";
+    this._loras.choose([]);
     byId("length").value = "";
     byId("length-unit").value = "num_frames";
     this._sizes();

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { Pictures, bar, byId, element, move, say } from "./dom.js";
-import { durationOf, fileName, remainingOf, stageOf, stateOf } from "./words.js";
+import { durationOf, fileName, loraOf, remainingOf, stageOf, stateOf } from "./words.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const PREVIEW_MS = 700;
@@ -159,6 +159,7 @@ export class Stage {
     const two = video.guidance_scale_2 === null ? "" : ` and ${video.guidance_scale_2}`;
     add("Guidance", `${video.guidance_scale}${two}`);
     add("Schedule", `${video.scheduler}, shift ${video.flow_shift}`);
+    if (video.lora.length) add("LoRAs", video.lora.map(loraOf).join(", "));
     add("Seed", element("span", { className: "seed", id: "seed-used", textContent: video.seed }), this._copy(video.seed));
     const seconds = Object.values(video.stage_seconds).reduce((sum, one) => sum + one, 0);
     if (seconds) add("Made in", durationOf(seconds));

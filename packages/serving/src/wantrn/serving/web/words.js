@@ -40,6 +40,11 @@ export function durationOf(seconds) {
   return hours ? `${hours} h ${minutes} min` : `${minutes} min ${whole % 60} s`;
 }
 
+/** Such as "style × 0.5". */
+export function loraOf({ name, scale, scale_2 }) {
+  return `${name} × ${scale}${scale_2 === null || scale_2 === scale ? "" : ` and ${scale_2}`}`;
+}
+
 export function ago(unixSeconds) {
   const past = Date.now() / 1000 - unixSeconds;
   if (past < 60) return "just now";
