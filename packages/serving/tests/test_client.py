@@ -332,6 +332,10 @@ class Replies:
 
     replies: list[tuple[int, dict[str, str], bytes]]
     asked: list[str] = field(default_factory=list)
+    may_reply: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_reply.set()
 
 
 @contextmanager
@@ -340,6 +344,7 @@ def replying(replies: Replies) -> Iterator[str]:
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             replies.asked.append(f"{self.command} {self.path}")
+            assert replies.may_reply.wait(60)
             status, headers, body = replies.replies[0]
             if len(replies.replies) > 1:
                 replies.replies.pop(0)
@@ -446,6 +451,34 @@ def test_a_video_cut_short_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+def start(url: str, *arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "wantrn.serving.cli", "client", *arguments]
+    return subprocess.Popen(
+        [*command, "--server", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, KEY_VARIABLE: SECRET},
+    )
+
+
+def test_ctrl_c_while_the_server_takes_the_request_leaves_no_video_behind(tmp_path: Path) -> None:
+    replies = Replies([made()])
+    replies.may_reply.clear()
+    with replying(replies) as url, start(url, "create", "a", folder=tmp_path) as process:
+        wait(lambda: bool(replies.asked))
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # as long as the signal would need to end it
+        assert process.poll() is None
+        replies.may_reply.set()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert replies.asked == ["POST /v1/videos", "POST /v1/videos/video_1/cancel"]
+    assert "video_1 is cancelled on the server" in err
+
+
 # A real server: one for all that follows.
 
 
@@ -459,16 +492,7 @@ class Real:
         return httpx.Client(base_url=self.server.url, headers=headers, timeout=60)
 
     def start(self, *arguments: str, folder: Path) -> subprocess.Popen[str]:
-        """The command in a process of its own."""
-        command = [sys.executable, "-m", "wantrn.serving.cli", "client", *arguments]
-        return subprocess.Popen(
-            [*command, "--server", self.server.url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": PYTHON_PATH, KEY_VARIABLE: SECRET},
-        )
+        return start(self.server.url, *arguments, folder=folder)
 
     def log(self) -> list[dict[str, Any]]:
         """The lines of the server's log that are its own; before them it tells its settings."""
