@@ -82,6 +82,7 @@ OVERRIDING = {
     "runner.WanRunner": "DiffusionModelRunner",
     "executor.RankExecutor": "DiffusionExecutor",
     "cpu_platform.CpuOmniPlatform": "OmniPlatform",
+    "neuron_platform.NeuronOmniPlatform": "OmniPlatform",
 }
 
 

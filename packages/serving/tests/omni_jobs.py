@@ -80,8 +80,10 @@ class Trial:
         return replace(resolve(request, self.engine.info), image=None)
 
     async def submit(self, id: str, settings: Settings, image: Path | None = None) -> None:
+        # a folder of PNG files, whose pixels are exact, where they are looked at
+        name = id if id in ("plain", "after") else f"{id}.mp4"
         await self.engine.submit(
-            Work(id, settings, self.folder / f"{id}.mp4", image or self.picture, {"made": id})
+            Work(id, settings, self.folder / name, image or self.picture, {"made": id})
         )
 
     async def ended(self, id: str) -> Event:
@@ -127,6 +129,8 @@ async def good_and_bad(trial: Trial) -> None:
     trial.seen["refused full"] = await trial.refused("third", trial.settings(2))
     await trial.ended("quick")
     trial.seen["slow when quick ended"] = steps_of(trial, "slow")
+    await trial.until(lambda event: isinstance(event, Previewed) and event.id == "slow")
+    trial.seen["slow when told to stop"] = steps_of(trial, "slow")
     await trial.engine.cancel("slow")
     await trial.engine.cancel("never heard of")
     await trial.ended("slow")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,7 @@ def either(request: pytest.FixtureRequest) -> Answer:
 
 def generated(answer: Answer) -> npt.NDArray[np.uint8]:
     """The work ``plain`` by the command."""
-    output = answer.folder / "generated.mp4"
+    output = answer.folder / "generated"
     arguments = ["generate", "a cat", "--model", str(answer.model), "--output", str(output)]
     arguments += ["--size", "48x48", "--frames", "5", "--steps", "4", "--guidance", "3"]
     arguments += ["--seed", "5", "--threads", "1"]
@@ -83,16 +85,16 @@ def generated(answer: Answer) -> npt.NDArray[np.uint8]:
 
 
 def test_one_rank_makes_the_video_that_the_command_makes(one: Answer) -> None:
-    made, _, metadata = read_video(one.folder / "plain.mp4")
+    made, _, metadata = read_video(one.folder / "plain")
     assert np.array_equal(made, generated(one))
     assert metadata["made"] == "plain"
 
 
-def test_two_ranks_make_a_video_that_cannot_be_told_from_it(two: Answer) -> None:
-    made, _, _ = read_video(two.folder / "plain.mp4")
-    error = np.square(made.astype(float) - generated(two)).mean()
-    # levels that differ by rounding, in a picture with a full range of levels
-    assert 10 * np.log10(255**2 / max(error, 1e-9)) > 45
+def test_two_ranks_make_that_video_but_for_rounding(two: Answer) -> None:
+    made, wanted = read_video(two.folder / "plain")[0].astype(int), generated(two).astype(int)
+    assert np.abs(made - wanted).max() <= 1
+    # differences of 1e-5 change one level of 256 in less than one of 100 values
+    assert (made != wanted).mean() < 0.01
 
 
 def test_events_come_in_order(either: Answer) -> None:
@@ -119,7 +121,7 @@ def test_work_that_cannot_be_made_fails_alone(either: Answer) -> None:
     assert "nothing-there.png" in values["reason"]
     kind, values = either.end("infinite")
     assert (kind, values["code"]) == ("Failed", "not_finite")
-    assert "after step 1 of 3" in values["reason"]
+    assert re.match(r"latents are not finite after step \d of 3 ", values["reason"])
     assert not (either.folder / "infinite.mp4").exists()
 
 
@@ -133,7 +135,7 @@ def test_quick_work_does_not_wait_for_slow_work_of_another_shape(either: Answer)
 def test_work_is_dropped_at_the_next_step(either: Answer) -> None:
     assert either.end("slow")[0] == "Cancelled"
     # one may have been under way, and one told of in the same moment
-    assert either.seen["slow when cancelled"] - either.seen["slow when quick ended"] <= 2
+    assert either.seen["slow when cancelled"] - either.seen["slow when told to stop"] <= 2
     assert not (either.folder / "slow.mp4").exists()
 
 
@@ -154,7 +156,7 @@ def test_a_dead_rank_is_noticed_and_all_are_started_again(two: Answer) -> None:
     kinds = [kind for kind, _, _ in two.events if kind in ("Lost", "Ready")]
     assert kinds == ["Ready", "Lost", "Ready"]
     assert two.end("after")[0] == "Finished"
-    before, after = (read_video(two.folder / f"{id}.mp4")[0] for id in ("plain", "after"))
+    before, after = (read_video(two.folder / id)[0] for id in ("plain", "after"))
     assert np.array_equal(before, after)
 
 
@@ -169,3 +171,10 @@ def test_nothing_is_left_when_it_has_stopped(either: Answer) -> None:
 
 def test_it_says_how_it_computes(either: Answer) -> None:
     assert either.seen["described"]["engine"].startswith("vllm-omni 0.30.")
+
+
+def test_ranks_end_when_the_process_of_the_engine_is_killed(tmp_path: Path) -> None:
+    write_tiny_checkpoint(tmp_path / "model", ModelKind.T2V)
+    question = {"model": str(tmp_path / "model"), "folder": str(tmp_path)}
+    answer = run_with_omni("omni_killed.py", question, tmp_path, seconds=400)
+    assert answer == {"status": -signal.SIGKILL, "ranks": 2, "left": []}

@@ -123,13 +123,13 @@ class OmniEngine:
 
     async def stop(self) -> None:
         self._stopping = True
+        self._given.clear()  # no end of it is told any more
         if self._starter is not None:
             await self._starter
         if self._engine is not None:
             # before the engine's thread is asked to end: it may be waiting for the ranks
             await asyncio.to_thread(self._engine.executor.shutdown)
             await asyncio.to_thread(self._engine.close)
-        self._given.clear()
         for task in [*self._tasks]:
             await task
         self._events.put_nowait(None)

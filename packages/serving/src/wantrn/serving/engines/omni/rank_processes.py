@@ -35,13 +35,6 @@ AGREE_SECONDS = 5.0
 """How long the others may work on when a rank has failed: it may be that they fail as well, and go
 on together; else they wait for it in a collective, for ever."""
 
-# Ranks are forks of a process that has these, whose import takes each more than ten seconds.
-_PRELOADED = (
-    "vllm_omni.diffusion.worker.diffusion_worker",
-    "wantrn.serving.engines.omni.worker",
-    "wantrn.serving.engines.omni.pipeline",
-)
-
 END_SECONDS = 10.0
 """How long ranks may take to end by themselves."""
 
@@ -60,7 +53,7 @@ class RankProcesses:
     def __init__(self, config: Any) -> None:
         """Start the processes. ``config`` is an ``OmniDiffusionConfig``; it gets a new port."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(_PRELOADED))
+        context.set_forkserver_preload(["wantrn.serving.engines.omni.rank_server"])
         config.master_port = _free_port()
         self._lock = threading.Lock()  # of the reason
         self._busy = threading.Lock()  # while a call is being answered
