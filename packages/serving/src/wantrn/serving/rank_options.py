@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from wantrn.model.errors import RequestError
 from wantrn.model.execution import Execution
+from wantrn.model.features import Feature, check_together
 from wantrn.model.info import ModelInfo
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.quantization.state import check_shard
@@ -64,8 +65,8 @@ class RankOptions:
     def check_model(self, info: ModelInfo) -> None:
         """``check`` for all videos of a model."""
         degrees = self.degrees()
-        self._check_options(degrees)
         try:
+            check_together(self.features())
             degrees.check_heads(info.config.num_attention_heads)
         except ValueError as error:
             raise request_error(error) from error
@@ -78,19 +79,22 @@ class RankOptions:
         except ValueError as error:
             raise RequestError("tp", f"got {self.tp}, but {error}") from error
 
-    def _check_options(self, degrees: Degrees) -> None:
-        if self.batch_guidance and self.cfg_parallel:
-            raise RequestError(
-                "batch_guidance", "cannot be with --cfg-parallel, which gives each branch a rank"
-            )
-        if self.replicate_cross_attention and self.tp == 1:
-            raise RequestError("replicate_cross_attention", "needs --tp of at least 2, got 1")
-        if self.context != Strategy.RING.value and self.ring == 1:
-            raise RequestError("context", f"got {self.context}, but needs --ring of at least 2")
-        if self.strict_tokens and degrees.cp == 1:
-            raise RequestError("strict_tokens", "needs --ring or --ulysses of at least 2")
-        if self.vae_parallel and degrees.world == 1:
-            raise RequestError("vae_parallel", "needs more than one rank")
+    def features(self) -> frozenset[Feature]:
+        """What of this departs from one rank that computes everything as it is."""
+        asked = {
+            Feature.TP: self.tp > 1,
+            Feature.RING: self.ring > 1,
+            Feature.ULYSSES: self.ulysses > 1,
+            Feature.CFG_PARALLEL: self.cfg_parallel,
+            Feature.BATCH_GUIDANCE: self.batch_guidance,
+            Feature.SEQUENCE_SHARDING: self.sequence_sharding,
+            Feature.REPLICATE_CROSS_ATTENTION: self.replicate_cross_attention,
+            Feature.ALL_GATHER: self.context == Strategy.ALL_GATHER.value,
+            Feature.STRICT_TOKENS: self.strict_tokens,
+            Feature.TILE_VAE: self.tile_vae,
+            Feature.VAE_PARALLEL: self.vae_parallel,
+        }
+        return frozenset(feature for feature, there in asked.items() if there)
 
     def execution(self, groups: Groups) -> Execution:
         """How this rank, which has these groups, computes."""
@@ -120,6 +124,7 @@ class RankOptions:
 
 
 def request_error(error: ValueError) -> RequestError:
-    """An error whose text begins with the name of an argument, as one about the option."""
+    """An error whose text begins with the name of an argument or feature, as one about the option
+    that asks for it."""
     field, _, rest = str(error).partition(" ")
-    return RequestError(field, rest)
+    return RequestError("context" if field == Feature.ALL_GATHER else field, rest)

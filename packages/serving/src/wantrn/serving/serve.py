@@ -15,6 +15,7 @@ from wantrn.model.errors import RequestError
 from wantrn.serving.deployment import Deployment, read_deployment
 from wantrn.serving.engines.choose import make_engine, model_folder
 from wantrn.serving.engines.protocol import Engine, Event, Lost, Ready
+from wantrn.serving.features import check_features, describe_features
 from wantrn.serving.http.app import make_app
 from wantrn.serving.http.offer import Offer
 from wantrn.serving.jobs.job import Job
@@ -45,6 +46,7 @@ def serve(config: Path | None, given: dict[str, Any]) -> int:
     keys = _api_keys(deployment.api_keys_file)
     folder = model_folder(deployment)
     engine = make_engine(deployment, folder)
+    check_features(deployment, engine.info)
     offer = Offer.of(engine.info, deployment.loras, deployment.buckets)
     name = deployment.name or folder.resolve().name
     traces = None if deployment.trace is None else start_traces(deployment.trace.endpoint)
@@ -143,6 +145,7 @@ def _announce(deployment: Deployment, name: str, engine: Engine, listening: sock
     described = {
         "name": name,
         **engine.describe(),
+        **describe_features(deployment, engine.info),
         "slots": deployment.slots,
         "buckets": ", ".join(map(str, deployment.buckets)) or "none: all shapes",
         "loras": str(deployment.loras) if deployment.loras else "none",
