@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { Pictures, bar, byId, element, move, say } from "./dom.js";
-import { durationOf, fileName, loraOf, remainingOf, stageOf, stateOf } from "./words.js";
+import { durationOf, fileName, loraOf, remainingOf, stageOf, stateOf, withoutField } from "./words.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const PREVIEW_MS = 700;
@@ -70,7 +70,7 @@ export class Stage {
       screen.append(
         element("div", { className: "words" },
           element("p", { className: "big", textContent: cancelled ? "Cancelled" : "This video could not be made" }),
-          cancelled ? null : element("p", { className: "reason", textContent: video.error.message }),
+          cancelled ? null : element("p", { className: "reason", textContent: withoutField(video.error.message) }),
           cancelled ? null : element("p", { className: "code", textContent: video.error.code })));
       return screen;
     }
