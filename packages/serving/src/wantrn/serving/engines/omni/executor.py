@@ -13,7 +13,7 @@ from typing import Any
 
 from wantrn.serving.engines.omni.compatibility import DiffusionExecutor, EngineDeadError
 from wantrn.serving.engines.omni.rank_process import Call
-from wantrn.serving.engines.omni.rank_processes import RankProcesses, RanksLostError
+from wantrn.serving.engines.omni.rank_processes import RankProcesses, RanksLostError, fork_context
 from wantrn.serving.engines.protocol import Event, Lost, Ready
 
 _log = logging.getLogger("wantrn.ranks")
@@ -145,7 +145,7 @@ class RankExecutor(DiffusionExecutor):  # type: ignore[misc]
             with self._change:
                 if self._closed:
                     return
-                self._ranks = ranks = RankProcesses(self.od_config)
+                self._ranks = ranks = RankProcesses(self.od_config, fork_context())
             up = self._start(ranks)
             reason = ranks.watch() if up else ranks.reason
             ranks.close()

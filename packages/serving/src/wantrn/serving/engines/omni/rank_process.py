@@ -35,10 +35,21 @@ class Up:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """How a request fared in a step. Ranks go on together only if they all say the same."""
+
+    id: str
+    step: int | None
+    finished: bool
+    failed: bool
+
+
+@dataclass(frozen=True)
 class Returned:
-    """What a method gave. Of a step, ranks but the first say only how it ended."""
+    """What a method gave, which only the first rank tells, and how requests fared in it."""
 
     value: Any
+    outcome: tuple[Outcome, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,17 +77,12 @@ def receive(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
-def outcome(output: Any) -> list[tuple[str, int | None, bool, bool]]:
-    """Of a step's output, what all ranks must agree on: for each request its id, the steps made,
-    whether it is finished, and whether it failed."""
-    return [
-        (one.request_id, one.step_index, one.finished, one.result is not None and _failed(one))
-        for one in output.runner_outputs
-    ]
-
-
-def _failed(one: Any) -> bool:
-    return one.result.error is not None
+def failure_of(answer: Returned | Raised) -> str | None:
+    """What failed, if anything did."""
+    if isinstance(answer, Raised):
+        return answer.text
+    failed = [one.id for one in answer.outcome if one.failed]
+    return f"the request {failed[0]}" if failed else None
 
 
 def run_rank(rank: int, config: Any, connection: Connection) -> None:
@@ -116,9 +122,21 @@ def _answer(worker: Any, call: Call, rank: int) -> Answer:
         value = worker.execute_method(call.method, *call.args, **(call.kwargs or {}))
     except Exception as error:
         return Raised.of(error)
-    if rank > 0 and call.method == "execute_stepwise":
-        return Returned(outcome(value))
-    return Returned(value if rank == 0 else None)
+    outcome = _outcome(value) if call.method == "execute_stepwise" else ()
+    return Returned(value if rank == 0 else None, outcome)
+
+
+def _outcome(output: Any) -> tuple[Outcome, ...]:
+    """Of a step's output, which is a ``BatchRunnerOutput``."""
+    return tuple(
+        Outcome(
+            one.request_id,
+            one.step_index,
+            one.finished,
+            one.result is not None and one.result.error is not None,
+        )
+        for one in output.runner_outputs
+    )
 
 
 def _end_with_parent() -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from wantrn.serving.engines.omni.rank_process import (
@@ -22,7 +23,7 @@ from wantrn.serving.engines.omni.rank_process import (
     Raised,
     Returned,
     Up,
-    outcome,
+    failure_of,
     receive,
     run_rank,
     send,
@@ -31,12 +32,19 @@ from wantrn.serving.engines.protocol import WorkEvent
 
 _log = logging.getLogger("wantrn.ranks")
 
-AGREE_SECONDS = 5.0
-"""How long the others may work on when a rank has failed: it may be that they fail as well, and go
-on together; else they wait for it in a collective, for ever."""
+AGREE_SECONDS = 30.0
+"""How long the others may work on when a rank has failed at something: it may be that they fail as
+well, and all go on together; else they wait for it in a collective, for ever."""
 
 END_SECONDS = 10.0
 """How long ranks may take to end by themselves."""
+
+
+def fork_context() -> ForkServerContext:
+    """Makes processes that have vLLM-Omni from their beginning."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["wantrn.serving.engines.omni.rank_server"])
+    return context
 
 
 class RanksLostError(RuntimeError):
@@ -50,11 +58,23 @@ class RanksFailedError(RuntimeError):
 class RankProcesses:
     """The ranks' processes, from their start to their end; one thread at a time may ask them."""
 
-    def __init__(self, config: Any) -> None:
-        """Start the processes. ``config`` is an ``OmniDiffusionConfig``; it gets a new port."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["wantrn.serving.engines.omni.rank_server"])
+    def __init__(
+        self,
+        config: Any,
+        context: ForkServerContext,
+        run: Callable[[int, Any, Connection], None] = run_rank,
+        agree_seconds: float = AGREE_SECONDS,
+    ) -> None:
+        """Start the processes.
+
+        Args:
+            config: an ``OmniDiffusionConfig``; it gets a new port.
+            context: how processes are made.
+            run: what each of them does.
+            agree_seconds: in place of ``AGREE_SECONDS``.
+        """
         config.master_port = _free_port()
+        self._agree_seconds = agree_seconds
         self._lock = threading.Lock()  # of the reason
         self._busy = threading.Lock()  # while a call is being answered
         self._reason: str | None = None
@@ -63,7 +83,7 @@ class RankProcesses:
         for rank in range(config.num_gpus):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=run_rank,
+                target=run,
                 args=(rank, config, theirs),
                 name=f"wantrn rank {rank}",
                 daemon=True,
@@ -108,15 +128,15 @@ class RankProcesses:
             except OSError as error:
                 raise self._lost() from error
             answers = self._answers(tell)
-        failed = [answer for answer in answers if isinstance(answer, Raised)]
-        if len(failed) == len(answers):
-            _log.error("all ranks failed: %s", failed[0].trace)
-            raise RanksFailedError(failed[0].text)
-        first, *others = (answer.value for answer in answers if isinstance(answer, Returned))
-        if not failed and (call.method != "execute_stepwise" or _agree(first, others)):
-            return first
-        told = failed[0].text if failed else "a request that failed on one did not on another"
-        self.kill(f"the ranks have come to different ends: {told}")
+        raised = [answer for answer in answers if isinstance(answer, Raised)]
+        if len(raised) == len(answers):
+            _log.error("all ranks failed: %s", raised[0].trace)
+            raise RanksFailedError(raised[0].text)
+        returned = [answer for answer in answers if isinstance(answer, Returned)]
+        if not raised and len({answer.outcome for answer in returned}) == 1:
+            return returned[0].value
+        told = next((text for answer in answers if (text := failure_of(answer))), "nothing failed")
+        self.kill(f"the ranks came to different ends: {told}")
         raise RanksLostError(self.reason)
 
     def watch(self) -> str:
@@ -179,10 +199,8 @@ class RankProcesses:
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready = wait(left, patience)
             if not ready:
-                rank = min(r for r, answer in answers.items() if isinstance(answer, Raised))
-                raised = answers[rank]
-                assert isinstance(raised, Raised)
-                self.kill(f"rank {rank} failed, the others did not: {raised.text}")
+                rank, told = next((r, text) for r in answers if (text := failure_of(answers[r])))
+                self.kill(f"rank {rank} failed, and others did not: {told}")
                 raise RanksLostError(self.reason)
             for connection in ready:
                 assert isinstance(connection, Connection)
@@ -191,8 +209,8 @@ class RankProcesses:
                     tell(answer)
                     continue
                 answers[self._connections.index(connection)] = answer
-                if isinstance(answer, Raised) and deadline is None:
-                    deadline = time.monotonic() + AGREE_SECONDS
+                if deadline is None and failure_of(answer):
+                    deadline = time.monotonic() + self._agree_seconds
         return [answers[rank] for rank in range(len(answers))]
 
     def _receive(self, connection: Connection) -> Any:
@@ -216,10 +234,6 @@ class RankProcesses:
                 how = f"with status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
                 return f"rank {rank} of {len(self.processes)} ended {how}"
         return "the ranks were told to end"
-
-
-def _agree(first: Any, others: list[Any]) -> bool:
-    return all(other == outcome(first) for other in others)
 
 
 def _free_port() -> int:
