@@ -83,7 +83,13 @@ class Trial:
         # a folder of PNG files, whose pixels are exact, where they are looked at
         name = id if id in ("plain", "after") else f"{id}.mp4"
         await self.engine.submit(
-            Work(id, settings, self.folder / name, image or self.picture, {"made": id})
+            Work(
+                id=id,
+                settings=settings,
+                output=self.folder / name,
+                image=image or self.picture,
+                metadata={"made": id},
+            )
         )
 
     async def ended(self, id: str) -> Event:
