@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -63,5 +64,10 @@ def test_a_run_says_what_it_is_coming_to(tmp_path: Path) -> None:
         assert run.estimate is not None
         distances.append(float((run.estimate - run.latents).abs().max()))
         assert preview.picture(run.estimate).shape == (*run.latents.shape[-2:], 3)
+    taken_up = pipeline.prepare(settings)
+    with pytest.raises(ValueError, match=r"latents must be \[1, 48, 2, 4, 4\]"):
+        pipeline.take_up(taken_up, run.latents[:, 1:])
+    pipeline.take_up(taken_up, run.latents)
+    assert taken_up.done and torch.equal(pipeline.decode(taken_up), pipeline.decode(run))
     # the last step goes all the way to what its velocity points at
     assert distances[-1] < 1e-3 < distances[0]

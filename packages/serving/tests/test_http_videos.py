@@ -224,6 +224,7 @@ def test_a_seed_is_drawn_once_and_told(client: httpx.Client, server: HttpServer)
         ({"size": "64"}, "size", "match pattern"),
         ({"size": "64x64\n"}, "size", "match pattern"),
         ({"size": "9999999x1"}, "size", "match pattern"),
+        ({"size": "1024x1024"}, "size", "the most here are 1114112"),
         ({"num_frames": 10}, "num_frames", "9 and 13"),
         ({"num_frames": 0}, "num_frames", "1 and 5"),
         ({"num_frames": None, "seconds": "0.3"}, "seconds", "0.25 (5 frames) and 0.5 (9 frames)"),

@@ -259,6 +259,38 @@ def test_lost_ranks_fail_what_they_had_begun_and_nothing_else(
     run(body)
 
 
+def test_what_only_lacked_its_decoding_is_tried_once_more(tmp_path: Path, info: ModelInfo) -> None:
+    async def body() -> None:
+        async with house(tmp_path, info, slots=1) as h:
+            await h.engine.say(Ready())
+            jobs = [await h.submit() for _ in range(2)]
+            for job in jobs:
+                (first,) = [work for work in h.engine.given if work.id == job.id]
+                assert first.latents is not None and first.latents.parent == first.output.parent
+                await h.engine.say(Started(job.id))
+                await h.engine.say(Stepped(job.id, 4, 4, 0.1, 0))
+                first.latents.write_bytes(b"latents")
+                await h.engine.say(Decoding(job.id))
+                await h.engine.say(Lost("rank 0 of 1 was ended by SIGKILL"))
+                found = h.jobs.get(job.id)
+                assert found is not None
+                assert (found.status, found.percent) == (Status.IN_PROGRESS, 99)
+                await h.engine.say(Ready())
+                assert h.engine.given[-1] == first
+                await h.engine.say(Started(job.id))
+                await h.engine.say(Decoding(job.id))
+                if job is jobs[0]:
+                    first.latents.unlink()
+                    await h.finish(job.id)
+                    assert h.status(job) is Status.COMPLETED
+                else:  # what is lost a second time has failed
+                    await h.engine.say(Lost("rank 0 of 1 was ended by SIGKILL"))
+                    assert (h.status(job), h.code(job)) == (Status.FAILED, "ranks_lost")
+                    assert not first.latents.exists()
+
+    run(body)
+
+
 def test_an_engine_that_gives_up_fails_all(tmp_path: Path, info: ModelInfo) -> None:
     async def body() -> None:
         async with house(tmp_path, info, slots=1) as h:

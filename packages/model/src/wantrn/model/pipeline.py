@@ -27,6 +27,7 @@ from wantrn.model.settings import Settings
 from wantrn.model.text import TextEncoder
 from wantrn.model.transformer import TextContext, WanTransformer
 from wantrn.model.vae import VideoAutoencoder
+from wantrn.model.vae_tiles import Tiling
 
 
 class DenoisingError(RuntimeError):
@@ -191,15 +192,30 @@ class WanPipeline:
         run.latents, run.solver_state, run.estimate = latents, state, estimate
         run.step_index += 1
 
-    def decode(self, run: Denoising) -> Tensor:
+    def take_up(self, run: Denoising, latents: Tensor) -> None:
+        """Let a run that was just prepared be one whose steps are all made.
+
+        ``latents`` are those of such a run with the same settings. Raises ``ValueError`` if they
+        have another shape or dtype.
+        """
+        if latents.shape != run.latents.shape or latents.dtype != run.latents.dtype:
+            raise ValueError(
+                f"latents must be {list(run.latents.shape)} {run.latents.dtype}, got "
+                f"{list(latents.shape)} {latents.dtype}"
+            )
+        run.latents, run.step_index = latents, run.steps
+
+    def decode(self, run: Denoising, *, tiled: bool = False) -> Tensor:
         """The video of a finished run: fp32 ``[F, height, width, 3]`` in [0, 1].
 
-        Raises ``ValueError`` if steps are left.
+        ``tiled`` decodes in tiles, which takes less memory, whatever the execution says. Raises
+        ``ValueError`` if steps are left.
         """
         if not run.done:
             raise ValueError(f"the run has made {run.step_index} of its {run.steps} steps")
         latents = run.conditioning.finish(run.latents)
-        return self._vae.decode(latents, self.execution.tiling, self.execution.vae_group)
+        tiling = Tiling() if tiled and self.execution.tiling is None else self.execution.tiling
+        return self._vae.decode(latents, tiling, self.execution.vae_group)
 
     def fit_preview(self) -> LatentPreview:
         """What draws ``Denoising.estimate`` as a picture; takes about the time of eight frames."""

@@ -47,7 +47,9 @@ def serve(config: Path | None, given: dict[str, Any]) -> int:
     folder = model_folder(deployment)
     engine = make_engine(deployment, folder)
     check_features(deployment, engine.info)
-    offer = Offer.of(engine.info, deployment.loras, deployment.buckets)
+    offer = Offer.of(
+        engine.info, deployment.loras, deployment.buckets, deployment.limits.video_pixels
+    )
     name = deployment.name or folder.resolve().name
     traces = None if deployment.trace is None else start_traces(deployment.trace.endpoint)
     listening = _listen(deployment)

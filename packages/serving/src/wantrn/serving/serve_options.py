@@ -16,7 +16,7 @@ _DTYPES = ("float32", "bfloat16")
 _DEVICES = ("cpu", "neuron")
 _ENGINES = ("local", "omni")
 _LOGS = ("text", "json")
-_LIMITS = ("queued", "keep_hours", "upload_megabytes")
+_LIMITS = ("queued", "keep_hours", "upload_megabytes", "video_megapixels")
 _RANKS = (
     "tp",
     "ring",
@@ -53,6 +53,12 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> argparse.ArgumentPar
     add("--queued", metavar="N", type=int, help="the most jobs that wait (default: 64)")
     add("--keep-hours", metavar="X", type=float, help="how long videos are kept (default: 168)")
     add("--upload-megabytes", metavar="X", type=float, help="of one request (default: 32)")
+    add(
+        "--video-megapixels",
+        metavar="X",
+        type=float,
+        help="the most width x height x frames, in millions (default: four default videos)",
+    )
     add("--log", choices=_LOGS, help="the form of the log, which is standard error")
     add("--trace-endpoint", metavar="URL", help="a collector for OpenTelemetry's traces (none)")
     add("--print-schema", action=_PrintSchema, help="print the schema of --config's file, and exit")

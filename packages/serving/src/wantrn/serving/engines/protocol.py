@@ -37,6 +37,9 @@ class Work:
         settings: the effective ones, without the picture.
         output: the MP4 file to write; its folder exists.
         image: the file of the first frame, for ``settings`` that have one.
+        latents: a file for the latents of all steps, which an engine may write before it decodes
+            them. Where it is there already, an engine that writes it makes no steps, and decodes in
+            tiles, which takes less memory: with more, it was lost at that point.
         metadata: is kept in the video.
     """
 
@@ -44,6 +47,7 @@ class Work:
     settings: Settings
     output: Path
     image: Path | None = None
+    latents: Path | None = None
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
 
 

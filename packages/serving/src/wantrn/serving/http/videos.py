@@ -210,7 +210,7 @@ class VideoRoutes:
         asked = ask(fields, image, self._offer, info)
         try:
             settings = resolve(asked.request, info)
-            self._offer.shapes.check(settings)
+            self._offer.check(settings)
             self._jobs.engine.check(settings)
         except RequestError as error:
             raise as_api_error(error) from error

@@ -19,6 +19,9 @@ class Limits:
     """How long a job that has ended, and its video, are kept."""
     upload_megabytes: float = Field(default=32.0, gt=0)
     """The most that a request may send."""
+    video_megapixels: float | None = Field(default=None, gt=0)
+    """The most width times height times frames of a video, in millions; by default four times that
+    of the checkpoint's own default video."""
 
     @property
     def keep_seconds(self) -> float:
@@ -27,3 +30,7 @@ class Limits:
     @property
     def upload_bytes(self) -> int:
         return int(self.upload_megabytes * 1_000_000)
+
+    @property
+    def video_pixels(self) -> int | None:
+        return None if self.video_megapixels is None else int(self.video_megapixels * 1_000_000)

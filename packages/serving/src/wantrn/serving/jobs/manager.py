@@ -34,6 +34,7 @@ from wantrn.serving.jobs.progress import Progress
 from wantrn.serving.jobs.store import JobStore
 
 VIDEO = "video.mp4"
+LATENTS = "latents.safetensors"
 CANCELLED = JobError("cancelled", "cancelled by request")
 INTERRUPTED = JobError("server_stopped", "the server stopped while the video was being made")
 
@@ -54,9 +55,11 @@ class UnavailableError(Exception):
 
 @dataclass
 class _Given:
-    """A job that the engine has. ``error`` is what it will have failed of once it is dropped."""
+    """A job that the engine has: whether it was lost once already, when only decoding was left, and
+    what it will have failed of once it is dropped."""
 
     deleted: bool = False
+    again: bool = False
     error: JobError | None = None
 
 
@@ -234,13 +237,14 @@ class JobManager:
     async def _give(self, id: str) -> None:
         job = self._store.get(id)
         assert job is not None, "what is deleted leaves the queue"
-        self._given[id] = _Given()
+        self._given[id] = _Given(again=job.status is Status.IN_PROGRESS)
         folder = self._store.files(id)
         work = Work(
             id=id,
             settings=job.settings,
             output=folder / VIDEO,
             image=None if job.image is None else folder / job.image,
+            latents=folder / LATENTS,
             metadata={**job.settings.describe(), "model": job.model, **self._engine.describe()},
         )
         try:
@@ -282,7 +286,8 @@ class JobManager:
         job = self._store.get(event.id)
         assert job is not None, "only delete removes a record"
         if isinstance(event, Started):
-            self._started(job)
+            if not given.again:
+                self._started(job)
         elif isinstance(event, Finished):
             self._job_seconds = sum(event.seconds.values())
             self._end(replace(job, seconds=event.seconds, percent=100), Status.COMPLETED)
@@ -325,17 +330,25 @@ class JobManager:
                 self._store.remove_files(id)
             elif given.error is not None:
                 self._end(job, Status.FAILED, given.error)
-            elif job.status is Status.QUEUED:
+            elif job.status is Status.QUEUED or self._can_be_decoded(id, given):
                 waiting.append(id)
             else:
                 self._end(job, Status.FAILED, error)
         self._given.clear()
         self._queue.extendleft(reversed(waiting))
 
+    def _can_be_decoded(self, id: str, given: _Given) -> bool:
+        """Whether a lost job's steps are all made and kept. It is tried again once, in tiles: what
+        takes too much memory as a whole may not in parts."""
+        if given.again or self._stopping:
+            return False
+        return (self._store.files(id) / LATENTS).exists()
+
     def _end(self, job: Job, status: Status, error: JobError | None = None) -> None:
         now = time.time()
         ended = replace(job, error=error, ended_at=now, expires_at=now + self._limits.keep_seconds)
         self._progress.pop(job.id, None)
+        (self._store.files(job.id) / LATENTS).unlink(missing_ok=True)
         self._change(ended, status, job)
 
     def _change(self, changed: Job, status: Status, before: Job) -> None:

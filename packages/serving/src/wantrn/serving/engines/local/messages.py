@@ -106,6 +106,7 @@ def _work_values(work: Work) -> dict[str, Any]:
         "settings": settings_to_json(work.settings),
         "output": str(work.output),
         "image": None if work.image is None else str(work.image),
+        "latents": None if work.latents is None else str(work.latents),
         "metadata": dict(work.metadata),
     }
 
@@ -116,5 +117,6 @@ def _work(values: dict[str, Any]) -> Work:
         settings=settings_from_json(values["settings"]),
         output=Path(values["output"]),
         image=None if values["image"] is None else Path(values["image"]),
+        latents=None if values["latents"] is None else Path(values["latents"]),
         metadata=values["metadata"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from wantrn.model.errors import RequestError
 from wantrn.model.media import read_image, to_uint8, write_video
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
 from wantrn.model.preview import LatentPreview
+from wantrn.serving.engines.local.latents import read_latents, write_latents
 from wantrn.serving.engines.protocol import (
     Cancelled,
     Decoding,
@@ -39,6 +41,7 @@ class _Run:
     job: Denoising
     stages: Stages
     previewed: float
+    again: bool  # it was lost while it was being decoded
 
 
 class Runs:
@@ -75,10 +78,14 @@ class Runs:
                 settings = replace(settings, image=read_image(work.image))
             with stages.measure("text and noise"):
                 job = self._pipeline.prepare(settings)
+                latents = read_latents(work.latents)
+                if latents is not None:
+                    self._pipeline.take_up(job, latents)
         except RequestError as error:  # on all ranks: they read the same
             self._say(Failed(work.id, "invalid_input", str(error)))
             return
-        self._runs[work.id] = _Run(work, job, stages, time.monotonic())
+        again = latents is not None
+        self._runs[work.id] = _Run(work, job, stages, time.monotonic(), again)
 
     def step(self, id: str) -> None:
         run = self._runs[id]
@@ -97,9 +104,10 @@ class Runs:
 
     def finish(self, id: str) -> None:
         run = self._runs.pop(id)
+        self._keep_latents(run)
         self._say(Decoding(id))
         with run.stages.measure("decode"):
-            video = self._pipeline.decode(run.job)
+            video = self._pipeline.decode(run.job, tiled=run.again)
         if self._tell is not None:
             self._writer.submit(self._write, run, video)
 
@@ -112,6 +120,15 @@ class Runs:
         """Wait until what is complete is written."""
         self._writer.shutdown()
 
+    def _keep_latents(self, run: _Run) -> None:
+        """So that decoding can be tried again, if these ranks are lost by it."""
+        if self._tell is None or run.work.latents is None or run.again:
+            return
+        try:
+            write_latents(run.work.latents, run.job.latents)
+        except OSError as error:  # the video itself may still fit
+            print(f"latents cannot be kept: {error}", file=sys.stderr, flush=True)
+
     def _write(self, run: _Run, video: Tensor) -> None:
         work = run.work
         try:
@@ -120,6 +137,8 @@ class Runs:
         except (RequestError, OSError) as error:
             self._say(Failed(work.id, "not_written", f"the video cannot be written: {error}"))
         else:
+            if work.latents is not None:
+                work.latents.unlink(missing_ok=True)
             self._say(Finished(work.id, run.stages.seconds))
 
     def _say(self, event: WorkEvent) -> None:
