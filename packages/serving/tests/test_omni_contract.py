@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,14 @@ from omni_environment import needs_omni, run_with_omni
 
 from wantrn.model.info import ModelKind
 from wantrn.model.tiny import write_tiny_checkpoint
-from wantrn.serving.engines.omni import compatibility
+from wantrn.serving.engines.omni import compatibility, hardware
 from wantrn.serving.engines.omni.compatibility import NAMES, OmniUnavailableError, check_versions
-from wantrn.serving.engines.omni.plugin import model_class, omni_platform, vllm_platform
+from wantrn.serving.engines.omni.plugin import (
+    model_class,
+    omni_platform,
+    register,
+    vllm_platform,
+)
 from wantrn.serving.engines.omni.stage_options import StageOptionError, stage_arguments
 from wantrn.serving.rank_options import RankOptions
 
@@ -72,6 +78,19 @@ def test_one_module_imports_from_it() -> None:
 def test_a_machine_without_an_accelerator_has_the_platform_cpu() -> None:
     assert omni_platform() == "wantrn.serving.engines.omni.cpu_platform.CpuOmniPlatform"
     assert vllm_platform() == "vllm.platforms.cpu.CpuPlatform"
+
+
+def test_a_machine_with_trainium_has_the_platform_neuron(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "find_device", lambda name: SimpleNamespace(type=name))
+    assert omni_platform() == "wantrn.serving.engines.omni.neuron_platform.NeuronOmniPlatform"
+
+
+def test_another_accelerator_is_left_to_vllm_omni(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    assert omni_platform() is None and vllm_platform() is None
+    # does not look for vLLM-Omni, which is not here
+    monkeypatch.setattr(compatibility, "check_versions", None)
+    register()
 
 
 def test_models_have_the_names_that_vllm_omni_reads_in_checkpoints() -> None:
