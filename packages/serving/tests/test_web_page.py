@@ -20,6 +20,7 @@ from wantrn.model.info import ModelKind, read_model_info
 from wantrn.model.tiny import cached_tiny_checkpoint
 
 KEY = "key-of-a-test"
+BAR = "#stage [role=progressbar]"
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None,
@@ -77,11 +78,10 @@ def test_a_video_is_made_watched_and_kept(
 ) -> None:
     page = watched.page
     ask(page, "a red ball rolls", steps=40, Seed="9007199254740993")  # no double has this one
-    bar = page.locator("#stage [role=progressbar]")
-    expect(bar).to_be_visible()
+    expect(page.locator(BAR)).to_be_visible()
     seen: list[int] = []
     while (player := page.locator("#stage video")).count() == 0:
-        now = bar.get_attribute("aria-valuenow", timeout=1000) if bar.count() else None
+        now = page.evaluate(f"document.querySelector('{BAR}')?.getAttribute('aria-valuenow')")
         if now is not None:
             seen.append(int(now))
         page.wait_for_timeout(50)
