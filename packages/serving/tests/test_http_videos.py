@@ -205,6 +205,12 @@ def test_fields_in_each_form_of_a_body(server: HttpServer, form: str) -> None:
     assert settings.negative_prompt == "blur"
 
 
+def test_lines_of_a_form_end_as_those_of_json(client: httpx.Client) -> None:
+    parts = {"prompt": (None, "one\r\ntwo"), "size": (None, "64x64")}
+    assert client.post("/v1/videos", files=parts).json()["prompt"] == "one\ntwo"
+    assert create(client, prompt="one\r\ntwo")["prompt"] == "one\r\ntwo"
+
+
 def test_a_seed_is_drawn_once_and_told(client: httpx.Client, server: HttpServer) -> None:
     made = [create(client, seed=None) for _ in range(2)]
     assert made[0]["seed"] != made[1]["seed"]

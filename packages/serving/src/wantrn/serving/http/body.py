@@ -92,7 +92,8 @@ def _split(form: FormData) -> tuple[dict[str, Any], UploadFile | None]:
         if name in values or (name == _FILE and upload is not None):
             raise _invalid(name, "is given twice")
         if not isinstance(value, UploadFile):
-            values[name] = value
+            # a browser's form has these where a line was ended, whatever it was ended by
+            values[name] = value.replace("\r\n", "\n")
         elif name != _FILE:
             raise _invalid(name, "must not be a file")
         else:
