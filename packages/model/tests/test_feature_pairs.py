@@ -37,7 +37,7 @@ from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.settings import VideoRequest, resolve
 from wantrn.model.tiny import random_state
 from wantrn.model.vae_tiles import Tiling
-from wantrn.parallel import Degrees, Groups
+from wantrn.parallel import Degrees, Group, Groups
 from wantrn.parallel.attention import Strategy
 
 F = Feature
@@ -115,7 +115,7 @@ def execution(features: Collection[Feature], groups: Groups) -> Execution:
         parallel,
         batched_guidance=F.BATCH_GUIDANCE in features,
         tiling=Tiling(3, 1) if shared or F.TILE_VAE in features else None,
-        **({"vae_group": groups.world} if shared else {}),
+        vae_group=groups.world if shared else Group.single(),
     )
 
 

@@ -58,7 +58,7 @@ def test_a_run_says_what_it_is_coming_to(tmp_path: Path) -> None:
     settings = resolve(VideoRequest("a", size=(64, 64), frames=5, steps=3, seed=1), pipeline.info)
     run = pipeline.prepare(settings)
     assert run.estimate is None
-    distances = []
+    distances: list[float] = []
     while not run.done:
         pipeline.step(run)
         assert run.estimate is not None

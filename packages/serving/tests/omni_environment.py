@@ -65,15 +65,20 @@ def run_with_omni(program: str, question: Any, folder: Path, seconds: float) -> 
     return json.loads(answered.read_text())
 
 
-def _variables(folder: Path) -> dict[str, str]:
+def source_roots() -> str:
+    """Where our sources are, and nothing else: for ``PYTHONPATH``."""
     roots = []
     for name in _PACKAGES:
         spec = find_spec(name)
         assert spec is not None and spec.origin is not None
         roots.append(str(Path(spec.origin).resolve().parents[name.count(".") + 1]))
+    return os.pathsep.join(dict.fromkeys(roots))
+
+
+def _variables(folder: Path) -> dict[str, str]:
     return {
         "PATH": os.environ.get("PATH", os.defpath),
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(roots)),
+        "PYTHONPATH": source_roots(),
         "HOME": str(folder),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",

@@ -20,18 +20,23 @@ SECONDS = 180.0
 
 
 class ServerProcess:
-    """A server that was started with ``options``; ``url`` is its address."""
+    """A server that was started with ``options``; ``url`` is its address.
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    ``python`` is the interpreter that it runs in, with the modules of ``path``.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, python: str = sys.executable, path: str = PYTHON_PATH
+    ) -> None:
         self.log = folder / "server.log"
-        command = [sys.executable, "-m", "wantrn.serving.cli", "serve", "--port", "0"]
+        command = [python, "-m", "wantrn.serving.cli", "serve", "--port", "0"]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [*command, "--store", str(folder / "store"), *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": PYTHON_PATH, "XDG_CACHE_HOME": str(folder)},
+                env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder)},
             )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -62,7 +67,7 @@ class ServerProcess:
         return found
 
     def ranks(self) -> list[int]:
-        """The process numbers of the ranks, the first's first."""
+        """The process numbers of the embedded engine's ranks, the first's first."""
         return sorted(pid for pid, what in self.tree().items() if "engines.local.rank " in what)
 
     def left(self) -> list[str]:
@@ -83,9 +88,9 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(folder: Path, *options: str) -> Iterator[ServerProcess]:
+def server_process(folder: Path, *options: str, **where: str) -> Iterator[ServerProcess]:
     """A server that is ready, and gone afterwards."""
-    made = ServerProcess(folder, *options)
+    made = ServerProcess(folder, *options, **where)
     try:
         made.wait_ready()
         yield made

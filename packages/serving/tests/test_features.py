@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_engine import tiny_info
@@ -16,7 +17,7 @@ from wantrn.serving.features import OMNI_TESTED, check_features, describe_featur
 from wantrn.serving.rank_options import RankOptions
 from wantrn.serving.shapes import Shape
 
-OTHER_VALUES = {"tp": 2, "ring": 2, "ulysses": 2, "context": "all_gather"}
+OTHER_VALUES: dict[str, Any] = {"tp": 2, "ring": 2, "ulysses": 2, "context": "all_gather"}
 NAMES = {"context": Feature.ALL_GATHER}
 
 

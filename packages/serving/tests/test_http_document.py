@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -40,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 def test_no_request_is_more_than_the_server_can_take(server: HttpServer) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations: list[Any] = [found.ok() for found in list[Any](schema.get_all_operations())]
     assert {operation.label for operation in operations} >= {
         "POST /v1/videos",
         "GET /v1/videos/{video_id}",
@@ -51,10 +52,10 @@ def test_no_request_is_more_than_the_server_can_take(server: HttpServer) -> None
             _try(server, operation.as_strategy(generation_mode=mode))
 
 
-def _try(server: HttpServer, cases: SearchStrategy[schemathesis.Case]) -> None:
+def _try(server: HttpServer, cases: SearchStrategy[schemathesis.Case[Any]]) -> None:
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=cases)
-    def each(case: schemathesis.Case) -> None:
+    def each(case: schemathesis.Case[Any]) -> None:
         response = case.call(base_url=server.url, timeout=30)
         case.validate_response(response, checks=CHECKS)
         assert "Traceback" not in response.text

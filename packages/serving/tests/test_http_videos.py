@@ -97,7 +97,7 @@ def test_the_whole_contract_with_openais_client(server: HttpServer, video: bytes
     with sdk(server) as client:
         made = client.videos.create(prompt="a red ball", size="64x64", extra_body={"seed": 7})  # type: ignore[arg-type]
         assert (made.status, made.progress, made.object) == ("queued", 0, "video")
-        assert made.prompt == "a red ball" and made.size == "64x64"
+        assert made.prompt == "a red ball" and str(made.size) == "64x64"
         assert made.seconds == "1" and made.model == "tiny"
         server.run_to(made.id, 5, 20)
         now = client.videos.retrieve(made.id)

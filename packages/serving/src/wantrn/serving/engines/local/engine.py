@@ -102,6 +102,8 @@ class LocalEngine:
             self._events.put_nowait(None)
             return
         await self._send(End())
+        if self._process is not None and not self._became_ready:
+            _signal(self._process, signal.SIGTERM)  # what is loading hears nothing
         await _end(self._process)
         await self._keeper
 
@@ -166,7 +168,7 @@ class LocalEngine:
         writing = asyncio.create_task(_log_lines(process))
         try:
             if self._stopping:  # told to before there was somebody to tell
-                await self._send(End())
+                _signal(process, signal.SIGTERM)
             explained = await self._follow(reader)
             await process.wait()
             await writing
@@ -245,6 +247,10 @@ async def _end(process: Process | None) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _END_SECONDS)
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
+        _signal(process, number)
     await process.wait()
+
+
+def _signal(process: Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
