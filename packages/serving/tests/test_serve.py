@@ -133,7 +133,7 @@ def test_a_preview_is_seen_while_it_runs(client: httpx.Client) -> None:
 def test_a_rank_is_killed_with_one_video_running_and_two_waiting(
     tmp_path: Path, checkpoint: Path
 ) -> None:
-    options = ["--model", str(checkpoint), "--slots", "1", "--tp", "2"]
+    options = ["--model", str(checkpoint), "--slots", "1", "--tp", "2", "--threads", "1"]
     with server_process(tmp_path, *options) as server, server.client() as client:
         first = server.ranks()
         assert len(first) == 2
@@ -147,6 +147,10 @@ def test_a_rank_is_killed_with_one_video_running_and_two_waiting(
         assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
         for id in waiting:
             wait_status(client, id, "completed")
+        made = tmp_path / "served.mp4"
+        made.write_bytes(client.get(f"/v1/videos/{waiting[0]}/content").content)
+        generate(checkpoint, tmp_path / "generated.mp4", "--tp", "2")
+        assert np.array_equal(read_video(made)[0], read_video(tmp_path / "generated.mp4")[0])
         second = server.ranks()
         assert len(second) == 2 and not set(first) & set(second)
         assert not set(first) & set(processes())
