@@ -129,33 +129,44 @@ class Server:
 
     def __init__(self, launch: Launch, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self.log = folder / "log"
-        with self.log.open("ab") as log:
+        self.log, self._output = folder / "log", folder / "output"
+        with self.log.open("ab") as log, self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 launch.command,
                 env=dict(launch.variables),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=log if launch.url else subprocess.PIPE,
+                stdout=log if launch.url else output,
                 stderr=log,
-                text=True,
                 start_new_session=True,
             )
-        self.url = launch.url or self._first_line()
+        try:
+            self.url = launch.url or self._first_line()
+        except BaseException:
+            self._kill_group()
+            raise
         limits = httpx.Limits(keepalive_expiry=2.0)  # the servers close theirs after 5 s
         self.http = httpx.Client(base_url=self.url, timeout=60, limits=limits)
 
     def _first_line(self) -> str:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            return lines.readline().strip() or "http://127.0.0.1:9"  # `wait_ready` says why
+        """What it says of its address."""
+
+        def said() -> bool:
+            self._check_alive()
+            return "\n" in self._output.read_text()
+
+        wait_for(said, STARTS_WITHIN, f"an address, {self.log}")
+        return self._output.read_text().partition("\n")[0]
+
+    def _check_alive(self) -> None:
+        if self.process.poll() is not None:
+            raise ServerError(f"it ended with status {self.process.returncode}: {self.said()}")
 
     def wait_ready(self) -> None:
         """Until it says that it is healthy; ``ServerError`` if that does not come."""
 
         def ready() -> bool:
-            if self.process.poll() is not None:
-                raise ServerError(f"it ended with status {self.process.returncode}: {self.said()}")
+            self._check_alive()
             with suppress(httpx.TransportError):
                 return self.http.get("/health").status_code == 200
             return False
@@ -205,6 +216,9 @@ class Server:
             if pid in processes():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        self._kill_group()
+
+    def _kill_group(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
