@@ -207,7 +207,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
     add("--json", action="store_true", help="print one flat object as last line")
-    add("--rounds", type=int, default=5)
+    add("--rounds", type=int, default=5, help="0 measures no times")
     add("--steps", type=int, default=Asked.steps)
     add("--size", default=Asked.size, metavar="WxH")
     add("--frames", type=int, default=Asked.frames)
@@ -217,8 +217,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--faults", action="store_true", help="what both servers do; needs --vllm-omni")
     add("--markdown", type=Path, metavar="FILE", help="a page of what --faults has seen")
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f"--rounds must be at least 1, got {options.rounds}")
+    if options.rounds < 0:
+        parser.error(f"--rounds must be at least 0, got {options.rounds}")
     if options.vllm_omni is not None and not os.access(options.vllm_omni, os.X_OK):
         parser.error(f"--vllm-omni must be an interpreter, got {options.vllm_omni}")
     if options.vllm_omni is not None and options.threads % 2:
@@ -236,16 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         place = Place(Path(temporary) / "model", Path(temporary))
         write_checkpoint(place.model)
-        figures = against_generate(place, asked, options.threads, options.rounds)
-        if options.vllm_omni is not None:
-            for name in options.layout:
-                say(f"{name}: vLLM-Omni's server and ours")
-                try:
-                    figures |= against_stock(
-                        place, asked, name, options.vllm_omni, options.threads, options.rounds
-                    )
-                except ServerError as error:
-                    raise SystemExit(f"{name}: {error}") from error
+        figures = measure(place, asked, options) if options.rounds else {}
         columns = see_faults(place, asked, options) if options.faults else {}
     if columns:
         print(as_text(columns))
@@ -255,6 +246,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{key:42} {value:10.4g}")
     if options.json:
         print(json.dumps(figures))
+
+
+def measure(place: Place, asked: Asked, options: argparse.Namespace) -> dict[str, float]:
+    """All times and ratios."""
+    figures = against_generate(place, asked, options.threads, options.rounds)
+    if options.vllm_omni is None:
+        return figures
+    for name in options.layout:
+        say(f"{name}: vLLM-Omni's server and ours")
+        try:
+            figures |= against_stock(
+                place, asked, name, options.vllm_omni, options.threads, options.rounds
+            )
+        except ServerError as error:
+            raise SystemExit(f"{name}: {error}") from error
+    return figures
 
 
 def see_faults(

@@ -215,7 +215,7 @@ def _later(subject: Subject, server: Server) -> str:
 
 def ranks(server: Server) -> list[int]:
     """The process numbers of its ranks."""
-    marks = ("engines.local.rank ", "spawn_main")
+    marks = ("engines.local.rank ", "DiffusionWorker")
     return sorted(
         pid for pid, what in server.descendants().items() if any(mark in what for mark in marks)
     )

@@ -29,6 +29,9 @@ threads in all.
 Seen through HTTP. Seconds are those of one machine, with {processors} processors.
 
 {table}
+"""
+
+_TIMES = """\
 
 ## How long a video takes
 
@@ -66,4 +69,5 @@ def as_markdown(columns: Columns) -> str:
 def page(columns: Columns, figures: Mapping[str, float], processors: int) -> str:
     """The page: the table, and those of ``figures`` that are ratios."""
     ratios = [f"| `{key}` | {value:.2f} |" for key, value in figures.items() if "_over_" in key]
-    return _PAGE.format(table=as_markdown(columns), ratios="\n".join(ratios), processors=processors)
+    text = _PAGE.format(table=as_markdown(columns), processors=processors)
+    return text + _TIMES.format(ratios="\n".join(ratios)) if ratios else text
