@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av
@@ -137,6 +139,17 @@ def test_a_file_that_is_there_is_replaced(tmp_path: Path) -> None:
     path.write_text("old")
     write_video(path, smooth(2, 4, 4), 5, METADATA)
     assert read_video(path)[0].shape == (2, 4, 4, 3)
+
+
+def test_the_same_frames_are_the_same_file_whatever_else_is_encoded(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (5, 64, 64, 3), dtype=np.uint8)
+
+    def digest(place: int) -> str:
+        file = write_video(tmp_path / f"{place}.mp4", frames, 16, {})
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(digest, range(80)))) == 1
 
 
 @pytest.mark.parametrize(

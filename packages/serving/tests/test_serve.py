@@ -204,8 +204,8 @@ def test_latents_that_are_no_numbers_fail_their_video_at_their_step(
     with server_process(tmp_path, "--model", str(broken)) as server, server.client() as client:
         found = wait_status(client, create(client, steps=4), "failed", "completed")
         assert found["status"] == "failed" and found["error"]["code"] == "not_finite"
-        # the low-noise expert comes after the first of four steps
-        assert "after step 2 of 4" in found["error"]["message"]
+        # the low-noise expert comes after two of four steps
+        assert "after step 3 of 4" in found["error"]["message"]
         assert len(server.ranks()) == 1 and client.get("/health").status_code == 200
 
 
