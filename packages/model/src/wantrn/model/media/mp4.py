@@ -16,8 +16,8 @@ from wantrn.model.errors import RequestError
 
 # x264's scale of constant quality; 18 is taken for visually lossless.
 _CRF = "18"
-# With x264's "macroblock tree", the same frames became another file in 15 of 80 runs where four were
-# encoded at once (PyAV 18.1), and never without it. Of a video, the same seed has the same bits.
+# With x264's "macroblock tree", the same frames became another file in 15 of 80 runs where four
+# were encoded at once (PyAV 18.1), and never without it. The same seed is to have the same bits.
 _X264 = "mbtree=0"
 # ITU-T H.273: the code of BT.709 for primaries and transfer
 _BT709 = 1
