@@ -300,8 +300,9 @@ def create(server: Server, fields: Mapping[str, object]) -> str:
 def run_job(server: Server, fields: Mapping[str, object], fastest: float = 0.0) -> Job:
     """Ask for a video and wait for its end.
 
-    Questions cost the server time, so they come at intervals of 2 % of the time so far, and none
-    comes in the first half of ``fastest``: seconds of the fastest job like this one, if known.
+    Questions take processors from the ranks, so they come at intervals of 2 % of the time so far,
+    and none comes while the job runs in less than nine tenths of ``fastest``: seconds of the
+    fastest job like this one, if known.
     """
     begun = time.perf_counter()
     id = create(server, fields)
@@ -322,7 +323,7 @@ def run_job(server: Server, fields: Mapping[str, object], fastest: float = 0.0) 
         if elapsed > ENDS_WITHIN:
             raise ServerError(f"{server.url}: no end of {video}")
         interval = max(_POLL, elapsed / 50)
-        rest = fastest / 2 - elapsed
+        rest = 0.9 * fastest - elapsed
         time.sleep(max(rest, interval) if video["status"] == "in_progress" else interval)
 
 
