@@ -26,8 +26,8 @@ threads in all.
 
 ## What they do
 
-Seen through HTTP. Seconds are those of one machine, with {processors} processors. Files of videos are
-lossy: a number that rounds the other way may change a block of a picture.
+Seen through HTTP. Seconds are those of one machine, with {processors} processors. Files of videos
+are lossy: a number that rounds the other way may change a block of a picture.
 
 {table}
 """
