@@ -192,6 +192,11 @@ class WanPipeline:
         run.latents, run.solver_state, run.estimate = latents, state, estimate
         run.step_index += 1
 
+    @property
+    def decodes_together(self) -> bool:
+        """Whether ``decode`` needs the other ranks; else it is enough that one calls it."""
+        return self.execution.vae_group.size > 1
+
     def take_up(self, run: Denoising, latents: Tensor) -> None:
         """Let a run that was just prepared be one whose steps are all made.
 

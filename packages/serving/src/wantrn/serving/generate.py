@@ -172,6 +172,8 @@ def _run(options: GenerateOptions, plan: Plan, groups: Groups) -> int:
             if speaks:  # all have the same latents
                 print(f"wantrn generate: failed: {error}", file=sys.stderr)
             return 1
+    if not (speaks or pipeline.decodes_together):
+        return 0  # with nothing to do that the first rank has not
     with stages.measure("decode"):
         video = pipeline.decode(job)
     if not speaks:

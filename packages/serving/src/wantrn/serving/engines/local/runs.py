@@ -106,6 +106,8 @@ class Runs:
         run = self._runs.pop(id)
         self._keep_latents(run)
         self._say(Decoding(id))
+        if self._tell is None and not self._pipeline.decodes_together:
+            return
         with run.stages.measure("decode"):
             video = self._pipeline.decode(run.job, tiled=run.again)
         if self._tell is not None:

@@ -139,6 +139,19 @@ class RankExecutor(DiffusionExecutor):  # type: ignore[misc]
             return self._ranks
 
     def _keep(self) -> None:
+        """``_keep_up``; what it does not expect is told as what it does."""
+        try:
+            self._keep_up()
+        except Exception as error:
+            _log.exception("the ranks cannot be kept")
+            with self._change:
+                self._up, self._broken = False, f"the ranks cannot be kept: {error}"
+                self._change.notify_all()
+                self._tell(Lost(self._broken, broken=True))
+            for callback in self._callbacks:
+                callback()
+
+    def _keep_up(self) -> None:
         """Have ranks that are up, until told to end or there is no hope."""
         failures, was_up = 0, False
         while True:

@@ -113,6 +113,8 @@ class StepWanPipeline:
         """The video, on the rank that speaks: ``[F, height, width, 3]``."""
         run: Denoising = state.extra.pop(_RUN)
         self._say(Decoding(state.request_id))
+        if not (self._speaks or self._pipeline.decodes_together):
+            return DiffusionOutput()
         begun = time.perf_counter()
         video = self._pipeline.decode(run)
         _count(state, "decode", begun)
