@@ -110,7 +110,7 @@ def wait(
 
 def processes() -> dict[int, tuple[int, str]]:
     """All that live: process number to its parent's and its command. No zombies."""
-    command = ["ps", "-axo", "pid=,ppid=,stat=,command="]
+    command = ["ps", "-axwwo", "pid=,ppid=,stat=,command="]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     table = {}
     for line in lines:
