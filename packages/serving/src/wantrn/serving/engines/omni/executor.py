@@ -14,6 +14,7 @@ from typing import Any
 from wantrn.serving.engines.omni.compatibility import DiffusionExecutor, EngineDeadError
 from wantrn.serving.engines.omni.rank_process import Call
 from wantrn.serving.engines.omni.rank_processes import RankProcesses, RanksLostError, fork_context
+from wantrn.serving.engines.omni.stage_options import NEEDS_STEPS, StageOptionError
 from wantrn.serving.engines.protocol import Event, Lost, Ready
 
 _log = logging.getLogger("wantrn.ranks")
@@ -81,10 +82,12 @@ class RankExecutor(DiffusionExecutor):  # type: ignore[misc]
         )
 
     def execute_request(self, scheduler_output: Any) -> Any:
-        raise NotImplementedError("our pipelines are made for step_execution")
+        """What a stage without step execution would call; ranks refuse such a stage already."""
+        raise StageOptionError(NEEDS_STEPS)
 
     def execute_batch(self, scheduler_output: Any) -> Any:
-        raise NotImplementedError("our pipelines are made for step_execution")
+        """As ``execute_request``."""
+        raise StageOptionError(NEEDS_STEPS)
 
     def collective_rpc(
         self,

@@ -19,6 +19,7 @@ from wantrn.serving.engines.omni.hardware import CPU, find_platform
 from wantrn.serving.engines.omni.plugin import model_class
 from wantrn.serving.rank_options import RankOptions
 
+NEEDS_STEPS = "step_execution is False; our pipelines need True"
 OURS = "wantrn"
 """The key in a stage's ``custom_pipeline_args`` with the options that vLLM-Omni has not."""
 
@@ -112,7 +113,7 @@ class StageOptions:
         _refuse_unknown(config, _READ | _ITS_OWN)
         _refuse_unknown(config.parallel_config, _PARALLEL_READ)
         if not config.step_execution:
-            raise StageOptionError("step_execution is False; our pipelines need True")
+            raise StageOptionError(NEEDS_STEPS)
         info = read_model_info(Path(config.model))
         if config.model_class_name != model_class(info.kind):
             raise StageOptionError(
