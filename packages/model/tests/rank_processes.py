@@ -77,21 +77,32 @@ def _collect(processes: dict[Connection, BaseProcess]) -> list[Any]:
         if not ready:
             ranks = [rank for rank, c in enumerate(processes) if c not in results]
             raise TimeoutError(f"ranks {ranks} of {len(processes)} are not done")
-        failures = []
-        for rank, connection in enumerate(processes):
-            if connection not in ready:
-                continue
-            try:
-                succeeded, results[connection] = pickle.loads(connection.recv_bytes())
-            except EOFError:
-                processes[connection].join()
-                failures.append(f"rank {rank} died: exit code {processes[connection].exitcode}")
-            else:
-                if not succeeded:
-                    failures.append(f"rank {rank} failed:\n{results[connection]}")
+        failures = _failures(processes, ready, results)
         if failures:
+            # one that died takes the others' connections with it, and may be seen after them
+            rest = [c for c in processes if c not in ready and c not in results]
+            failures += _failures(processes, wait(rest, 2.0), results)
             raise RuntimeError("\n".join(failures))
     return [results[connection] for connection in processes]
+
+
+def _failures(
+    processes: dict[Connection, BaseProcess], ready: list[Any], results: dict[Connection, Any]
+) -> list[str]:
+    """Take what the ranks at ``ready`` have sent into ``results``; what failed of it."""
+    failures = []
+    for rank, connection in enumerate(processes):
+        if connection not in ready:
+            continue
+        try:
+            succeeded, results[connection] = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            processes[connection].join()
+            failures.append(f"rank {rank} died: exit code {processes[connection].exitcode}")
+        else:
+            if not succeeded:
+                failures.append(f"rank {rank} failed:\n{results[connection]}")
+    return failures
 
 
 def _run_rank(rank: int, world: int, port: int, work: bytes, results: Connection) -> None:
