@@ -79,6 +79,15 @@ class ModelInfo:
         """Width and height must be multiples of this: the VAE's stride times the patch."""
         return self.spatial_stride * self.config.patch_size[1]
 
+    def choose_dtype(self, name: str | None) -> torch.dtype:
+        """The number format of the weights by its name in ``DTYPES``, or the checkpoint's own.
+
+        Raises ``RequestError`` if the model cannot be loaded in it.
+        """
+        dtype = self.defaults.dtype if name is None else DTYPES[name]
+        self.check_dtype(dtype)
+        return dtype
+
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Raise ``RequestError`` unless the model can be loaded in ``dtype``."""
         if self.quantization is not None and dtype != _FP8_DTYPE:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
-from wantrn.model.info import DTYPES, ModelInfo, ModelKind, read_model_info
+from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.lora import LoraChoice
 from wantrn.model.media import check_output, read_image, to_uint8, write_video
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
@@ -117,8 +117,7 @@ def _plan(options: GenerateOptions) -> Plan:
         info,
     )
     check_output(options.output, (settings.width, settings.height), settings.fps)
-    dtype = info.defaults.dtype if options.dtype is None else DTYPES[options.dtype]
-    info.check_dtype(dtype)
+    dtype = info.choose_dtype(options.dtype)
     options.ranks.check(info, settings)
     return Plan(settings, info, dtype, find_device(options.device))
 

@@ -40,11 +40,11 @@ from wantrn.serving.engines.protocol import (
     Ready,
     Work,
 )
+from wantrn.serving.engines.restarts import Restarts
 from wantrn.serving.modules import MODULES
 
 _log = logging.getLogger("wantrn.ranks")
 
-_ATTEMPTS = 3  # to start ranks that had been ready before
 _END_SECONDS = 20.0  # that ranks may take to end by themselves: a step, and a file to write
 _LINE_BYTES = 1 << 20
 
@@ -60,7 +60,7 @@ class LocalEngine:
     def __init__(self, options: LocalOptions) -> None:
         self._options = options
         self._info = read_model_info(options.model)
-        dtype = options.torch_dtype(self._info)
+        dtype = self._info.choose_dtype(options.dtype)
         device = find_device(options.device)
         options.ranks.check_model(self._info)
         self._described = describe_computation(self._info, dtype, device, options.ranks)
@@ -133,16 +133,13 @@ class LocalEngine:
 
     async def _keep(self) -> None:
         """Have ranks that are ready, until told to stop or there is no hope."""
-        failures, was_ready = 0, False
+        restarts = Restarts()
         while not self._stopping:
             self._became_ready = False
             reason = await self._one_life()
-            failures = 1 if self._became_ready else failures + 1
-            was_ready = was_ready or self._became_ready
             if self._stopping:
                 break
-            # what was never ready has the same fault at the next attempt
-            broken = failures >= _ATTEMPTS or not was_ready
+            broken = restarts.give_up(self._became_ready)
             self._health = Health.BROKEN if broken else Health.RESTARTING
             self._has.clear()
             self._events.put_nowait(Lost(reason, broken))

@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from wantrn.model.info import DTYPES, ModelInfo
 from wantrn.serving.rank_options import RankOptions
 from wantrn.serving.shapes import Shape
 
@@ -40,12 +37,6 @@ class LocalOptions:
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ValueError(f"slots must be at least 1, got {self.slots}")
-
-    def torch_dtype(self, info: ModelInfo) -> torch.dtype:
-        """The number format of the weights; ``RequestError`` if the model cannot have it."""
-        dtype = info.defaults.dtype if self.dtype is None else DTYPES[self.dtype]
-        info.check_dtype(dtype)
-        return dtype
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), default=str)

@@ -68,7 +68,7 @@ def _serve(options: LocalOptions, inbox: Inbox | None) -> int:
 
 
 def _load(options: LocalOptions, groups: Groups, device: torch.device) -> WanPipeline:
-    dtype = options.torch_dtype(read_model_info(options.model))
+    dtype = read_model_info(options.model).choose_dtype(options.dtype)
     execution = replace(options.ranks.execution(groups), device=device)
     return WanPipeline.load(options.model, dtype, execution)
 

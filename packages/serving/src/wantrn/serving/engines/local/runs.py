@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from PIL import Image
 from torch import Tensor
 
 from wantrn.model.errors import RequestError
 from wantrn.model.media import read_image, to_uint8, write_video
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
-from wantrn.model.preview import LatentPreview
 from wantrn.serving.engines.local.latents import read_latents, write_latents
+from wantrn.serving.engines.previews import Previews
 from wantrn.serving.engines.protocol import (
     Cancelled,
     Decoding,
     Failed,
     Finished,
-    Previewed,
     Started,
     Stepped,
     Work,
@@ -31,8 +28,6 @@ from wantrn.serving.engines.protocol import (
 from wantrn.serving.stages import Stages
 
 Tell = Callable[[WorkEvent], None]
-
-_PREVIEW_SECONDS = 1.0
 
 
 @dataclass
@@ -56,9 +51,7 @@ class Runs:
         self._tell = tell
         self._runs: dict[str, _Run] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._preview: LatentPreview | None = None
-        if tell is not None:
-            self._preview = pipeline.fit_preview()
+        self._previews = None if tell is None else Previews(pipeline)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -148,11 +141,9 @@ class Runs:
             self._tell(event)
 
     def _show(self, run: _Run) -> None:
-        if self._preview is None or time.monotonic() - run.previewed < _PREVIEW_SECONDS:
+        if self._previews is None:
             return
-        assert run.job.estimate is not None, "there is one after each step"
-        run.previewed = time.monotonic()
-        file = io.BytesIO()
-        picture = self._preview.picture(run.job.estimate)
-        Image.fromarray(picture.numpy()).save(file, "PNG")
-        self._say(Previewed(run.work.id, file.getvalue()))
+        shown = self._previews.after_step(run.work.id, run.job, run.previewed)
+        if shown is not None:
+            run.previewed = time.monotonic()
+            self._say(shown)

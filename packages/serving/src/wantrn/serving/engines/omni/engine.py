@@ -67,7 +67,7 @@ class OmniEngine:
             raise EngineError("the engine omni has no platform for this machine's accelerator")
         self._options = options
         self._info = read_model_info(options.model)
-        dtype = options.torch_dtype(self._info)
+        dtype = self._info.choose_dtype(options.dtype)
         options.ranks.check_model(self._info)
         try:
             version = check_versions()

@@ -16,10 +16,9 @@ from wantrn.serving.engines.omni.rank_process import Call
 from wantrn.serving.engines.omni.rank_processes import RankProcesses, RanksLostError, fork_context
 from wantrn.serving.engines.omni.stage_options import NEEDS_STEPS, StageOptionError
 from wantrn.serving.engines.protocol import Event, Lost, Ready
+from wantrn.serving.engines.restarts import Restarts
 
 _log = logging.getLogger("wantrn.ranks")
-
-_ATTEMPTS = 3  # to start ranks that had been up before
 
 Listener = Callable[[Event], None]
 
@@ -156,7 +155,7 @@ class RankExecutor(DiffusionExecutor):  # type: ignore[misc]
 
     def _keep_up(self) -> None:
         """Have ranks that are up, until told to end or there is no hope."""
-        failures, was_up = 0, False
+        restarts = Restarts()
         while True:
             with self._change:
                 if self._closed:
@@ -165,9 +164,7 @@ class RankExecutor(DiffusionExecutor):  # type: ignore[misc]
             up = self._start(ranks)
             reason = ranks.watch() if up else ranks.reason
             ranks.close()
-            failures = 1 if up else failures + 1
-            was_up = was_up or up
-            broken = failures >= _ATTEMPTS or not was_up
+            broken = restarts.give_up(up)
             with self._change:
                 self._up = False
                 self._broken = reason if broken else None

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from wantrn.model.info import DTYPES, ModelInfo
 from wantrn.serving.rank_options import RankOptions
 
 
@@ -35,9 +32,3 @@ class OmniOptions:
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ValueError(f"slots must be at least 1, got {self.slots}")
-
-    def torch_dtype(self, info: ModelInfo) -> torch.dtype:
-        """The number format of the weights; ``RequestError`` if the model cannot have it."""
-        dtype = info.defaults.dtype if self.dtype is None else DTYPES[self.dtype]
-        info.check_dtype(dtype)
-        return dtype

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from wantrn.model.errors import RequestError
 from wantrn.model.media import to_uint8
 from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
-from wantrn.model.preview import LatentPreview
 from wantrn.serving.engines.omni.compatibility import DiffusionOutput, OmniClientError
 from wantrn.serving.engines.omni.groups import adopt_groups
 from wantrn.serving.engines.omni.request_settings import Prepared, prepare_request
 from wantrn.serving.engines.omni.stage_options import StageOptions
+from wantrn.serving.engines.previews import Previews
 from wantrn.serving.engines.protocol import (
     Decoding,
     Failed,
-    Previewed,
     Started,
     Stepped,
     WorkEvent,
@@ -31,7 +28,6 @@ from wantrn.serving.engines.protocol import (
 
 Tell = Callable[[WorkEvent], None]
 
-_PREVIEW_SECONDS = 1.0
 # keys of a request's state
 _RUN, _FAILURE, _SECONDS, _SHOWN = "run", "failure", "seconds", "shown"
 
@@ -57,13 +53,13 @@ class StepWanPipeline:
         self._pipeline = WanPipeline.load(options.info.directory, options.dtype, execution)
         self._speaks = groups.rank == 0
         self._tell: Tell | None = None
-        self._preview: LatentPreview | None = None
+        self._previews: Previews | None = None
 
     def report_to(self, tell: Tell) -> None:
         """Let ``tell`` hear of what happens to requests, on the rank that speaks for all."""
         if self._speaks:
             self._tell = tell
-            self._preview = self._pipeline.fit_preview()
+            self._previews = Previews(self._pipeline)
 
     def prepare_encode(self, state: Any, **_: Any) -> Any:
         """Encode the prompts and draw the noise."""
@@ -130,14 +126,13 @@ class StepWanPipeline:
 
     def _show(self, state: Any, run: Denoising) -> None:
         """Tell what a video will be like, not too often."""
-        now = time.monotonic()
-        last = state.extra.setdefault(_SHOWN, now)
-        if self._preview is None or run.estimate is None or now - last < _PREVIEW_SECONDS:
+        last = state.extra.setdefault(_SHOWN, time.monotonic())
+        if self._previews is None:
             return
-        state.extra[_SHOWN] = now
-        file = io.BytesIO()
-        Image.fromarray(self._preview.picture(run.estimate).numpy()).save(file, "PNG")
-        self._say(Previewed(state.request_id, file.getvalue()))
+        shown = self._previews.after_step(state.request_id, run, last)
+        if shown is not None:
+            state.extra[_SHOWN] = time.monotonic()
+            self._say(shown)
 
 
 class StepWanImageToVideoPipeline(StepWanPipeline):
