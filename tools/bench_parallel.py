@@ -40,7 +40,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from omni_wan_worker import OmniError, OmniRanks, Work, write_plugin
+from omni_cpu import write_plugin
+from omni_wan_worker import OmniError, OmniRanks, Work
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]

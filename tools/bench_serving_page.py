@@ -20,7 +20,7 @@ python3.11 tools/omni_env.py DIR
 ```
 
 vLLM-Omni has no platform for a CPU; the program brings one
-([tools/stock_omni.py](../tools/stock_omni.py)). The server and its pipeline are vLLM-Omni's own,
+([tools/omni_cpu.py](../tools/omni_cpu.py)). The server and its pipeline are vLLM-Omni's own,
 without our plugin. Both have the same checkpoint of random weights, in float32, and the same
 threads in all.
 

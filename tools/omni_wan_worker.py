@@ -6,8 +6,8 @@ after a first step, or ``{"error": "..."}``. From then on each line asks for a g
 answer is ``{"seconds": s}``; rank 0 leaves the velocity in ``Task.velocity``. The end of stdin ends
 the process. `OmniRanks` is the side that asks.
 
-vLLM-Omni has no platform for a CPU. This module brings one, as an out-of-tree platform plugin: the
-model, its layers, its guidance and its collectives are vLLM-Omni's.
+The platform is that of ``omni_cpu``; the model, its layers, its guidance and its collectives are
+vLLM-Omni's.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from omni_cpu import PLUGIN
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-PLUGIN = "wantrn_bench_cpu"
 TIMEOUT = timedelta(minutes=10)
 
 
@@ -78,8 +78,8 @@ class OmniRanks:
     def __init__(self, python: Path, plugin: Path, work: Work) -> None:
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.velocity = plugin.with_name(f"velocity-{self.store.port}.safetensors")
-        # -I: what this process finds its packages by is not for that environment
-        command = [str(python), "-I", "-W", "ignore::FutureWarning", __file__, str(plugin)]
+        # -E: what this process finds its packages by is not for that environment
+        command = [str(python), "-E", "-s", "-W", "ignore::FutureWarning", __file__, str(plugin)]
         variables = {"VLLM_PLUGINS": PLUGIN, "VLLM_LOGGING_LEVEL": "CRITICAL"}
         self.processes: list[tuple[subprocess.Popen[str], IO[str], IO[str]]] = []
         for rank in range(work.world):
@@ -142,87 +142,9 @@ def tell(questions: IO[str], line: str) -> None:
         print(line, file=questions, flush=True)
 
 
-def write_plugin(folder: Path) -> None:
-    """Make ``folder`` one that announces our platforms, once it is on ``sys.path``."""
-    info = folder / f"{PLUGIN}-0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 0\n")
-    module = Path(__file__).stem
-    (info / "entry_points.txt").write_text(
-        f"[vllm.platform_plugins]\n{PLUGIN} = {module}:vllm_platform\n"
-        f"[vllm_omni.platform_plugins]\n{PLUGIN} = {module}:omni_platform\n"
-    )
-
-
-def vllm_platform() -> str:
-    """The entry point of vLLM's platform."""
-    return "vllm.platforms.cpu.CpuPlatform"
-
-
-def omni_platform() -> str:
-    """The entry point of vLLM-Omni's platform: the name that `__getattr__` answers to."""
-    return f"{__name__}.OmniCpu"
-
-
-def __getattr__(name: str) -> Any:
-    """The classes whose bases are only importable where vLLM-Omni is."""
-    makers = {"OmniCpu": _platform_class, "CpuSdpa": _attention_class}
-    if name not in makers:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = globals()[name] = makers[name]()
-    return made
-
-
 def omni(name: str) -> Any:
     """A module of vLLM-Omni's diffusion engine."""
     return import_module(f"vllm_omni.diffusion.{name}")
-
-
-def _platform_class() -> type:
-    interface = import_module("vllm_omni.platforms.interface")
-    omni_base: Any = interface.OmniPlatform
-    cpu_base: Any = import_module("vllm.platforms.cpu").CpuPlatform
-
-    class OmniCpu(omni_base, cpu_base):  # type: ignore[misc]
-        _omni_enum = interface.OmniPlatformEnum.OOT
-        device_type = "cpu"
-        dist_backend = "gloo"
-
-        @classmethod
-        def get_diffusion_attn_backend_cls(cls, *_args: object, **_kwargs: object) -> str:
-            return f"{__name__}.CpuSdpa"
-
-        @classmethod
-        def get_torch_device(cls, local_rank: int | None = None) -> torch.device:
-            return torch.device("cpu")
-
-        @classmethod
-        def get_device_count(cls) -> int:
-            return 1
-
-        @classmethod
-        def get_device_version(cls) -> None:
-            return None
-
-    return OmniCpu
-
-
-def _attention_class() -> type:
-    sdpa = omni("attention.backends.sdpa")
-    implementation: Any = sdpa.SDPAImpl
-    backend: Any = sdpa.SDPABackend
-
-    class Implementation(implementation):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-            result: Tensor = self.forward_cuda(*args, **kwargs)  # plain torch, on any device
-            return result
-
-    class CpuSdpa(backend):  # type: ignore[misc]
-        @staticmethod
-        def get_impl_cls() -> type:
-            return Implementation
-
-    return CpuSdpa
 
 
 def weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
@@ -344,7 +266,7 @@ def answer(answers: TextIO, value: dict[str, Any]) -> None:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM logs to stdout
-    sys.path += [str(Path(__file__).parent), sys.argv[1]]
+    sys.path.append(sys.argv[1])
     try:
         serve(answers)
     except Exception as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import bench_parallel
 import numpy as np
+import omni_cpu
 import omni_wan_worker
 import pytest
 import torch
@@ -111,12 +112,12 @@ def test_an_environment_without_vllm_omni_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_plugin_is_found_by_its_entry_points(tmp_path: Path) -> None:
-    omni_wan_worker.write_plugin(tmp_path / "plugin")
+    omni_cpu.write_plugin(tmp_path / "plugin")
     (found,) = distributions(path=[str(tmp_path / "plugin")])
     named = {point.group: point.load()() for point in found.entry_points}
     assert named == {
         "vllm.platform_plugins": "vllm.platforms.cpu.CpuPlatform",
-        "vllm_omni.platform_plugins": "omni_wan_worker.OmniCpu",
+        "vllm_omni.platform_plugins": "omni_cpu.StockCpu",
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import bench_serving
 import numpy as np
+import omni_cpu
 import pytest
 import stock_omni
 import torch
@@ -146,15 +147,15 @@ def test_the_page_has_the_table_and_the_ratios() -> None:
 
 
 def test_the_plugin_announces_what_there_is(tmp_path: Path) -> None:
-    stock_omni.write_plugin(tmp_path / "plugin")
+    omni_cpu.write_plugin(tmp_path / "plugin")
     (found,) = distributions(path=[str(tmp_path / "plugin")])
     groups = {point.group: point for point in found.entry_points}
     assert set(groups) == {"vllm.platform_plugins", "vllm_omni.platform_plugins"}
-    assert {point.name for point in found.entry_points} == {stock_omni.PLUGIN}
+    assert {point.name for point in found.entry_points} == {omni_cpu.PLUGIN}
     platform = groups["vllm_omni.platform_plugins"].load()()
-    assert platform == "stock_omni.StockCpu"
+    assert platform == "omni_cpu.StockCpu"
     allowed = stock_omni.variables(tmp_path, tmp_path, 1)["VLLM_PLUGINS"].split(",")
-    assert stock_omni.PLUGIN in allowed
+    assert omni_cpu.PLUGIN in allowed
     assert "wantrn" not in allowed
 
 

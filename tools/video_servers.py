@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 import stock_omni
+from omni_cpu import write_plugin
 
 from wantrn.serving.modules import MODULES
 
@@ -94,7 +95,7 @@ class Place:
         """vLLM-Omni's own server."""
         plugin, home = self.folder / "plugin", self.folder / name
         if not plugin.exists():
-            stock_omni.write_plugin(plugin)
+            write_plugin(plugin)
         port = free_port()
         command = stock_omni.command(python, self.model, port, *layout.stock)
         variables = stock_omni.variables(plugin, home, threads)
