@@ -28,6 +28,7 @@ from wantrn.serving.client_options import add_client
 from wantrn.serving.lora_options import LORA_OPTIONS, add_lora_options
 from wantrn.serving.rank_arguments import add_rank_arguments
 from wantrn.serving.serve_options import add_precompile, add_serve, given_of
+from wantrn.serving.video_arguments import add_video_arguments
 
 # The same as in wantrn.model, which is too slow to import here.
 SCHEDULERS = ("unipc", "euler")
@@ -213,17 +214,8 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         help="a Wan2.2 checkpoint folder in diffusers' layout, or what quantize has made of one; "
         "without it, a tiny one with random weights, whose pictures are noise",
     )
-    add("--image", metavar="FILE", type=Path, help="the first frame")
-    add("--negative-prompt", metavar="TEXT", type=text, help="what the video does not show")
-    add("--size", metavar="WxH", type=size, help="width and height in pixels")
-    add("--frames", metavar="N", type=int, help="number of frames")
-    add("--fps", metavar="N", type=int, help="frames per second")
-    add("--steps", metavar="N", type=int, help="denoising steps")
-    add("--guidance", metavar="X", type=float, help="guidance of the high-noise (or only) expert")
-    add("--guidance-2", metavar="X", type=float, help="guidance of the low-noise expert")
-    add("--shift", metavar="X", type=float, help="shift of the noise levels")
+    add_video_arguments(parser, size)
     add("--scheduler", choices=SCHEDULERS, help="the solver")
-    add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
     add("--dtype", choices=DTYPES, help="number format of the weights that are not FP8")
     add(
         "--device",

@@ -15,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from wantrn.model.errors import RequestError
+from wantrn.serving.api_names import API_NAMES
 from wantrn.serving.client_api import ClientError, Video, VideosClient, check_id, plain
 from wantrn.serving.table import aligned
 
@@ -23,26 +24,13 @@ KEY_VARIABLE = "WANTRN_API_KEY"
 SUFFIXES: Mapping[str, str] = {"video": ".mp4", "thumbnail": ".webp", "spritesheet": ".jpg"}
 """By variant: what the server makes."""
 
-# The interface's names of what the options of ``create`` say.
-_FIELDS: Mapping[str, str] = {
-    "model": "model",
-    "negative_prompt": "negative_prompt",
-    "size": "size",
-    "frames": "num_frames",
-    "seconds": "seconds",
-    "fps": "fps",
-    "steps": "num_inference_steps",
-    "guidance": "guidance_scale",
-    "guidance_2": "guidance_scale_2",
-    "shift": "flow_shift",
-    "scheduler": "scheduler",
-    "seed": "seed",
-    "lora": "lora",
-    "fit": "fit",
-}
-_OPTIONS = {field: option for option, field in _FIELDS.items()} | {
-    "input_reference": "image",
-    "server": "server",
+# By the interface's name of a field that may be refused: the option that it was given by.
+_OPTIONS = {
+    API_NAMES.get(option, option): option
+    for option in (
+        *("model", "negative_prompt", "size", "frames", "seconds", "fps", "steps", "guidance"),
+        *("guidance_2", "shift", "scheduler", "seed", "lora", "fit", "image", "server"),
+    )
 }
 _FINAL = ("completed", "failed")
 _PAGE = 100  # the most that a server tells at once
@@ -92,7 +80,9 @@ def create(
         if not wait:
             raise RequestError("output", f"got {output} beside --no-wait, which fetches no file")
         _check_file(output, "video")
-    fields = {_FIELDS[name]: value for name, value in options.items() if value is not None}
+    fields = {
+        API_NAMES.get(name, name): value for name, value in options.items() if value is not None
+    }
     content = None if image is None else _read(image)
     made: list[str] = []
     try:

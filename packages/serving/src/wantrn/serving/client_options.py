@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wantrn.serving.argument_types import positive, seconds, size, text
+from wantrn.serving.video_arguments import add_video_arguments
 
 _SERVER = "http://127.0.0.1:8000"
 _PATIENCE = 120.0
@@ -77,19 +78,10 @@ def _add_create(actions: argparse._SubParsersAction[Any]) -> None:
         action="store_false",
         help="print the video's id, and leave; else Ctrl-C cancels the video",
     )
-    add("--image", metavar="FILE", type=Path, help="the first frame")
     add("--model", metavar="NAME", help="refuse to be served by another")
-    add("--negative-prompt", metavar="TEXT", type=text, help="what the video does not show")
-    add("--size", metavar="WxH", type=_size, help="width and height in pixels")
-    add("--frames", metavar="N", type=int, help="number of frames")
+    add_video_arguments(parser, _size)
     add("--seconds", metavar="X", help="in place of --frames: from the first frame to the last")
-    add("--fps", metavar="N", type=int, help="frames per second")
-    add("--steps", metavar="N", type=int, help="denoising steps")
-    add("--guidance", metavar="X", type=float, help="guidance of the high-noise (or only) expert")
-    add("--guidance-2", metavar="X", type=float, help="guidance of the low-noise expert")
-    add("--shift", metavar="X", type=float, help="shift of the noise levels")
     add("--scheduler", metavar="NAME", help="the solver")
-    add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
     add(
         "--lora",
         metavar="NAME[=SCALE[,SCALE]]",

@@ -14,22 +14,13 @@ from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo
 from wantrn.model.nearest import frames_around, nearest_frames, nearest_size
 from wantrn.model.settings import VideoRequest
+from wantrn.serving.api_names import API_NAMES
 from wantrn.serving.http.errors import ApiError
 from wantrn.serving.http.loras import LoraUse
 from wantrn.serving.http.offer import Offer
 
 MAX_PROMPT = 20_000
 """Characters. The text encoder reads the first 512 tokens."""
-
-# Fields of the interface that the model has under another name.
-_NAMES: Mapping[str, str] = {
-    "frames": "num_frames",
-    "steps": "num_inference_steps",
-    "guidance": "guidance_scale",
-    "guidance_2": "guidance_scale_2",
-    "shift": "flow_shift",
-    "image": "input_reference",
-}
 
 
 class ImageReference(BaseModel):
@@ -133,7 +124,7 @@ def ask(fields: CreateVideo, image: Image | None, offer: Offer, info: ModelInfo)
 
 def as_api_error(error: RequestError) -> ApiError:
     """An error of the model's about a request, with this interface's name of the field."""
-    param = _NAMES.get(error.field, error.field)
+    param = API_NAMES.get(error.field, error.field)
     message = param + str(error).removeprefix(error.field)
     return ApiError(400, message, param=param, code="invalid_value")
 
