@@ -22,7 +22,7 @@ from typing import Any
 from wantrn.model.media import read_image
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.serving.engines.omni.engine import OmniEngine
-from wantrn.serving.engines.omni.options import OmniOptions
+from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.engines.protocol import (
     Cancelled,
     EngineError,
@@ -48,7 +48,9 @@ class Trial:
         picture = question["picture"]
         self.picture = None if picture is None else Path(picture)
         self.engine = OmniEngine(
-            OmniOptions(Path(question["model"]), threads=1, ranks=RankOptions(**question["ranks"]))
+            EngineOptions(
+                model=Path(question["model"]), threads=1, ranks=RankOptions(**question["ranks"])
+            )
         )
         self.events: list[Event] = []
         self.seen: dict[str, Any] = {}

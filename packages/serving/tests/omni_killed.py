@@ -19,7 +19,7 @@ from typing import Any
 
 from wantrn.model.settings import VideoRequest, resolve
 from wantrn.serving.engines.omni.engine import OmniEngine
-from wantrn.serving.engines.omni.options import OmniOptions
+from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.engines.protocol import Ready, Stepped, Work
 from wantrn.serving.rank_options import RankOptions
 
@@ -28,7 +28,7 @@ SECONDS = 30.0
 
 async def be_killed(question: dict[str, Any], pids: Path) -> None:
     """Be an engine until the first step is made."""
-    options = OmniOptions(Path(question["model"]), threads=1, ranks=RankOptions(tp=2))
+    options = EngineOptions(model=Path(question["model"]), threads=1, ranks=RankOptions(tp=2))
     engine = OmniEngine(options)
     request = VideoRequest(prompt="a cat", size=(48, 48), frames=5, steps=900, seed=5)
     await engine.start()

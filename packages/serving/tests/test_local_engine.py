@@ -72,7 +72,7 @@ class Running:
 
 @asynccontextmanager
 async def running(info: ModelInfo, folder: Path, **options: object) -> AsyncIterator[Running]:
-    engine = LocalEngine(LocalOptions(info.directory, threads=1, **options))  # type: ignore[arg-type]
+    engine = LocalEngine(LocalOptions(model=info.directory, threads=1, **options))  # type: ignore[arg-type]
     await engine.start()
     try:
         yield Running(engine, folder)
@@ -186,7 +186,7 @@ def test_what_was_never_ready_gives_up_and_says_why(tmp_path: Path, info: ModelI
                 if source.exists():
                     (tmp_path / folder).mkdir(exist_ok=True)
                     (tmp_path / folder / name).write_bytes(source.read_bytes())
-        engine = LocalEngine(LocalOptions(tmp_path))
+        engine = LocalEngine(LocalOptions(model=tmp_path))
         await engine.start()
         with pytest.raises(EngineError, match="started already"):
             await engine.start()
@@ -201,9 +201,9 @@ def test_what_was_never_ready_gives_up_and_says_why(tmp_path: Path, info: ModelI
 
 def test_an_engine_that_is_stopped_while_it_starts(tmp_path: Path, info: ModelInfo) -> None:
     async def body() -> None:
-        engine = LocalEngine(LocalOptions(info.directory))
+        engine = LocalEngine(LocalOptions(model=info.directory))
         await engine.stop()  # before it was started: nothing to do
-        engine = LocalEngine(LocalOptions(info.directory))
+        engine = LocalEngine(LocalOptions(model=info.directory))
         await engine.start()
         await asyncio.sleep(1)
         await engine.stop()

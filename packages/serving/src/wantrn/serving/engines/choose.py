@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelKind
@@ -10,6 +11,7 @@ from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.deployment import Deployment
 from wantrn.serving.engines.local.engine import LocalEngine
 from wantrn.serving.engines.local.options import LocalOptions
+from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.engines.protocol import Engine, EngineError
 
 
@@ -33,29 +35,32 @@ def make_engine(deployment: Deployment, model: Path) -> Engine:
         return _omni(deployment, model)
     return LocalEngine(
         LocalOptions(
-            model,
-            deployment.slots,
-            deployment.dtype,
-            deployment.device or "cpu",
-            deployment.threads,
-            deployment.ranks,
-            deployment.buckets,
+            **_shared(deployment, model),
+            device=deployment.device or "cpu",
+            warm_up=deployment.buckets,
         )
     )
 
 
+def _shared(deployment: Deployment, model: Path) -> dict[str, Any]:
+    """The fields of ``EngineOptions``."""
+    return {
+        "model": model,
+        "slots": deployment.slots,
+        "dtype": deployment.dtype,
+        "threads": deployment.threads,
+        "ranks": deployment.ranks,
+    }
+
+
 def _omni(deployment: Deployment, model: Path) -> Engine:
     from wantrn.serving.engines.omni.engine import OmniEngine
-    from wantrn.serving.engines.omni.options import OmniOptions
 
     if deployment.device is not None:
         raise RequestError(
             "device", f"got {deployment.device}, but the engine omni takes what the machine has"
         )
-    options = OmniOptions(
-        model, deployment.slots, deployment.dtype, deployment.threads, deployment.ranks
-    )
     try:
-        return OmniEngine(options)
+        return OmniEngine(EngineOptions(**_shared(deployment, model)))
     except EngineError as error:
         raise RequestError("engine", str(error)) from error

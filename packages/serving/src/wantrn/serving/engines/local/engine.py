@@ -10,11 +10,9 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Mapping
 
 from wantrn.model.device import find_device
-from wantrn.model.info import ModelInfo, read_model_info
-from wantrn.model.settings import Settings
+from wantrn.model.info import read_model_info
 from wantrn.serving.computation import describe_computation
 from wantrn.serving.engines.local.messages import (
     LENGTH,
@@ -32,7 +30,6 @@ from wantrn.serving.engines.local.options import LocalOptions
 from wantrn.serving.engines.protocol import (
     Cancelled,
     EngineError,
-    Event,
     Failed,
     Finished,
     Health,
@@ -41,6 +38,7 @@ from wantrn.serving.engines.protocol import (
     Work,
 )
 from wantrn.serving.engines.restarts import Restarts
+from wantrn.serving.engines.state import EngineState
 from wantrn.serving.modules import MODULES
 
 _log = logging.getLogger("wantrn.ranks")
@@ -49,7 +47,7 @@ _END_SECONDS = 20.0  # that ranks may take to end by themselves: a step, and a f
 _LINE_BYTES = 1 << 20
 
 
-class LocalEngine:
+class LocalEngine(EngineState):
     """See ``Engine``. ``options`` are checked when it is made.
 
     Raises:
@@ -58,38 +56,16 @@ class LocalEngine:
     """
 
     def __init__(self, options: LocalOptions) -> None:
+        info = read_model_info(options.model)
+        dtype, device = info.choose_dtype(options.dtype), find_device(options.device)
+        options.ranks.check_model(info)
+        super().__init__(options, info, describe_computation(info, dtype, device, options.ranks))
         self._options = options
-        self._info = read_model_info(options.model)
-        dtype = self._info.choose_dtype(options.dtype)
-        device = find_device(options.device)
-        options.ranks.check_model(self._info)
-        self._described = describe_computation(self._info, dtype, device, options.ranks)
-        self._health = Health.STARTING
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._has: set[str] = set()
         self._socket: asyncio.StreamWriter | None = None
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._stopping = False
         self._became_ready = False  # the ranks that there are now
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
-    def slots(self) -> int:
-        return self._options.slots
-
-    @property
-    def health(self) -> Health:
-        return self._health
-
-    def describe(self) -> Mapping[str, str | int | float]:
-        return self._described
-
-    def check(self, settings: Settings) -> None:
-        self._options.ranks.check(self._info, settings)
 
     async def start(self) -> None:
         if self._keeper is not None:
@@ -108,20 +84,13 @@ class LocalEngine:
         await self._keeper
 
     async def submit(self, work: Work) -> None:
-        if self._health is not Health.READY:
-            raise EngineError(f"the engine is {self._health.value}")
-        if len(self._has) >= self.slots:
-            raise EngineError(f"all {self.slots} slots are taken")
+        self._check_room(self._has)
         self._has.add(work.id)
         await self._send(Begin(work))
 
     async def cancel(self, id: str) -> None:
         if id in self._has:
             await self._send(Drop(id))
-
-    async def events(self) -> AsyncIterator[Event]:
-        while (event := await self._events.get()) is not None:
-            yield event
 
     async def _send(self, command: Command) -> None:
         if self._socket is None:

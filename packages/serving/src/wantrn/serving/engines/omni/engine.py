@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
-from wantrn.model.info import ModelInfo, read_model_info
+from wantrn.model.info import read_model_info
 from wantrn.model.media import read_image, write_video
 from wantrn.model.settings import Settings
 from wantrn.serving.computation import describe_computation
 from wantrn.serving.engines.omni.compatibility import OmniUnavailableError, check_versions
 from wantrn.serving.engines.omni.hardware import find_platform
-from wantrn.serving.engines.omni.options import OmniOptions
 from wantrn.serving.engines.omni.plugin import model_class
 from wantrn.serving.engines.omni.request_settings import Prepared
 from wantrn.serving.engines.omni.stage_options import StageOptionError, stage_arguments
+from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.engines.protocol import (
     Cancelled,
     EngineError,
@@ -34,6 +34,7 @@ from wantrn.serving.engines.protocol import (
     Started,
     Work,
 )
+from wantrn.serving.engines.state import EngineState
 from wantrn.serving.stages import Stages
 
 STAGES = ("text and noise", "denoise", "decode")
@@ -48,7 +49,7 @@ class _Given:
     failure: Failed | None = None
 
 
-class OmniEngine:
+class OmniEngine(EngineState):
     """See ``Engine``. ``options`` are checked when it is made.
 
     Each piece of work is a request to vLLM-Omni; what its step execution makes of them is one step
@@ -61,20 +62,19 @@ class OmniEngine:
         RequestError: an option that the model or this machine does not have, by name.
     """
 
-    def __init__(self, options: OmniOptions) -> None:
+    def __init__(self, options: EngineOptions) -> None:
         platform = find_platform()
         if platform is None:
             raise EngineError("the engine omni has no platform for this machine's accelerator")
-        self._options = options
-        self._info = read_model_info(options.model)
-        dtype = self._info.choose_dtype(options.dtype)
-        options.ranks.check_model(self._info)
+        info = read_model_info(options.model)
+        dtype, device = info.choose_dtype(options.dtype), find_device(platform)
+        options.ranks.check_model(info)
         try:
             version = check_versions()
             self._arguments = {
                 **stage_arguments(options.ranks, options.threads),
                 "model": str(options.model),
-                "model_class_name": model_class(self._info.kind),
+                "model_class_name": model_class(info.kind),
                 "dtype": dtype,
                 "max_num_seqs": options.slots,
                 "step_execution": True,
@@ -83,38 +83,17 @@ class OmniEngine:
             }
         except (OmniUnavailableError, StageOptionError) as error:
             raise EngineError(str(error)) from error
-        computation = describe_computation(self._info, dtype, find_device(platform), options.ranks)
-        self._described = {**computation, "engine": f"vllm-omni {version}"}
-        self._health = Health.STARTING
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        computation = describe_computation(info, dtype, device, options.ranks)
+        super().__init__(options, info, {**computation, "engine": f"vllm-omni {version}"})
         self._given: dict[str, _Given] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._engine: Any = None
         self._starter: asyncio.Task[None] | None = None
-        self._stopping = False
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
-    def slots(self) -> int:
-        return self._options.slots
-
-    @property
-    def health(self) -> Health:
-        return self._health
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes of the ranks, in their order; none while they are not there."""
         return () if self._engine is None else tuple(self._engine.executor.pids)
-
-    def describe(self) -> Mapping[str, str | int | float]:
-        return self._described
-
-    def check(self, settings: Settings) -> None:
-        self._options.ranks.check(self._info, settings)
 
     async def start(self) -> None:
         if self._starter is not None:
@@ -135,10 +114,7 @@ class OmniEngine:
         self._events.put_nowait(None)
 
     async def submit(self, work: Work) -> None:
-        if self._health is not Health.READY:
-            raise EngineError(f"the engine is {self._health.value}")
-        if len(self._given) >= self.slots:
-            raise EngineError(f"all {self.slots} slots are taken")
+        self._check_room(self._given)
         self._given[work.id] = _Given()
         task = asyncio.create_task(self._make(work))
         self._tasks.add(task)
@@ -148,10 +124,6 @@ class OmniEngine:
         if id in self._given:
             self._given[id].cancelled = True
             self._engine.abort(id)
-
-    async def events(self) -> AsyncIterator[Event]:
-        while (event := await self._events.get()) is not None:
-            yield event
 
     async def _start(self) -> None:
         """Make vLLM-Omni's engine, which begins to start the ranks."""

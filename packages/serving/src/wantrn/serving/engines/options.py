@@ -1,4 +1,4 @@
-"""How the engine of vLLM-Omni computes."""
+"""How an engine computes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 from wantrn.serving.rank_options import RankOptions
 
 
-@dataclass(frozen=True)
-class OmniOptions:
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
     """What ranks are started, and with what.
-
-    The device is not among it: it is that of vLLM-Omni's platform, which is the machine's.
 
     Attributes:
         model: a checkpoint folder.
