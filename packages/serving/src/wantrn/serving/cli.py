@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import wantrn.serving.modules  # noqa: F401  # knows where they are before the folder can change
 from wantrn.model.errors import CheckpointError, RequestError
 from wantrn.serving.argument_types import size, text, threads
 from wantrn.serving.client_options import add_client

@@ -10,7 +10,6 @@ import fcntl
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -146,12 +145,9 @@ class JobStore:
     def sweep(self) -> None:
         """Remove the files of jobs that are not there."""
         known = {row["id"] for row in self._database.execute("SELECT id FROM jobs")}
-        for folder in self._folders():
+        for folder in list(self._files.iterdir()):
             if folder.name not in known:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _folders(self) -> Iterator[Path]:
-        yield from list(self._files.iterdir())
 
     def _open(self, file: Path) -> sqlite3.Connection:
         database = sqlite3.connect(file, isolation_level=None)
