@@ -132,6 +132,50 @@ def test_all_reduce(four: Ranks, order: Order, dtype: torch.dtype) -> None:
         assert same
 
 
+def reduced_meanwhile(order: Order, dtype: torch.dtype) -> Tensor:
+    """The sum of what was given, though the rank has gone on with it, and with other collectives;
+    asked for twice."""
+    group = joined(order)
+    x = values(dist.get_rank(), (3, 5), dtype).mT
+    begun = [group.start_all_reduce(x), group.start_all_reduce(2 * x)]
+    x.fill_(100)
+    others = group.all_gather(torch.ones(2), 0)
+    del begun[1]  # nobody waits for it
+    (pending,) = begun
+    again = pending.wait()
+    assert pending.wait() is again and again.dtype == dtype
+    assert len(others) == 2 * WORLD and others.sum() == 2 * WORLD
+    assert group.all_reduce(torch.ones(1)) == WORLD
+    return again.double()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", SUMMED)
+def test_all_reduce_that_nobody_waits_for_yet(
+    four: Ranks, order: Order, dtype: torch.dtype
+) -> None:
+    for result in four.run(reduced_meanwhile, order, dtype):
+        np.testing.assert_array_equal(result, sum(everyone(order, (3, 5), dtype)).T)
+
+
+def begun_before_others() -> float:
+    """The first rank begins, and goes on; only then do the others begin."""
+    group, signals = joined((0, 1, 2, 3)), dist.new_group()
+    first = dist.get_rank() == 0
+    if not first:
+        dist.barrier(signals)
+    pending = group.start_all_reduce(torch.ones(1))
+    if first:
+        dist.barrier(signals)
+    total = float(pending.wait())
+    dist.destroy_process_group(signals)
+    return total
+
+
+def test_who_begins_first_waits_for_nobody(four: Ranks) -> None:
+    assert four.run(begun_before_others) == [WORLD] * WORLD
+
+
 def gathered(order: Order, shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
     results = joined(order).gather(values(dist.get_rank(), shape, dtype))
     assert all(result.dtype == dtype for result in results)
@@ -180,6 +224,7 @@ def test_a_group_of_one_gives_back_what_it_gets() -> None:
     assert one.ranks == (2,) and one.partition == ((0,), (1,), (2,)) and one.size == 1
     assert one.all_reduce(x) is one.all_gather(x, 0) is one.gather(x)[0] is x
     assert one.reduce_scatter(x, 0) is one.all_to_all(x, 0, 1) is x
+    assert one.start_all_reduce(x).wait() is x
 
 
 @pytest.mark.parametrize(

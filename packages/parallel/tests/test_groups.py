@@ -17,7 +17,7 @@ from wantrn.parallel.layout import Layout
 
 WORLD = 4
 AXES = ("dp", "cfg", "ring", "ulysses", "tp")
-NAMES = (*AXES, "cp", "world")
+NAMES = (*AXES, "cp", "video", "world")
 DEGREES = [
     Degrees(tp, ring, ulysses, cfg, dp)
     for tp, ring, ulysses, cfg, dp in product((1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2), (1, 2, 4))
@@ -44,7 +44,8 @@ def lines(degrees: Degrees, axes: tuple[str, ...]) -> list[list[int]]:
 
 
 def wanted(degrees: Degrees, name: str) -> list[list[int]]:
-    return lines(degrees, {"cp": ("ring", "ulysses"), "world": AXES}.get(name, (name,)))
+    several = {"cp": ("ring", "ulysses"), "video": AXES[1:], "world": AXES}
+    return lines(degrees, several.get(name, (name,)))
 
 
 def described(groups: Groups) -> dict[str, tuple[list[int], int, list[list[int]]]]:
@@ -144,7 +145,8 @@ def adopted(degrees: Degrees, given: tuple[str, ...], extra: tuple[str, ...]) ->
         (Degrees(tp=2, ulysses=2), ("tp", "cp"), ("ulysses",)),
         (Degrees(ring=2, cfg=2), ("tp", "cp", "ring", "ulysses", "cfg"), ()),
         (Degrees(ring=2, ulysses=2), ("ring", "ulysses"), ()),
-        (Degrees(cfg=2, dp=2), ("cfg", "dp"), ()),
+        (Degrees(cfg=2, dp=2), ("cfg", "dp"), ("video",)),
+        (Degrees(ring=2, dp=2), ("ring", "dp", "video"), ()),
         (Degrees(tp=4), ("tp",), ()),
         (Degrees(tp=4), (), ()),
     ],

@@ -83,3 +83,10 @@ def test_groups_that_do_not_belong_together_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         replace(KNOWN, **changes)
+
+
+def test_ranks_that_make_a_video_together_have_one_place_along_dp() -> None:
+    assert Layout.arithmetic(Degrees(tp=2, ulysses=2)).video == ((0, 1, 2, 3),)
+    eight = Layout.arithmetic(Degrees(tp=2, ring=2, dp=2))
+    assert eight.video == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert eight.moved((3, 7, 1, 0, 2, 4, 5, 6)).video == ((0, 1, 3, 7), (2, 4, 5, 6))

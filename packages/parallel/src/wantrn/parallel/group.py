@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wantrn.parallel.pending import Pending
 from wantrn.parallel.ranks import Partition
 
 _SENT = frozenset(
@@ -65,6 +66,14 @@ class Group:
         x = x.contiguous()
         dist.all_reduce(x, group=self.process_group)
         return x
+
+    def start_all_reduce(self, x: Tensor) -> Pending:
+        """Begin to sum all ranks' ``x``, and go on. What becomes of ``x`` meanwhile does not matter,
+        unless the group is of one rank; nor what else the ranks do together."""
+        if self.size == 1:
+            return Pending(x)
+        result = x.clone(memory_format=torch.contiguous_format)
+        return Pending(result, dist.all_reduce(result, group=self.process_group, async_op=True))
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         """All ranks' ``x``, joined along ``dim``."""

@@ -14,7 +14,7 @@ from wantrn.parallel.layout import Layout, place_in
 from wantrn.parallel.ranks import Partition
 from wantrn.parallel.world import COLLECTIVE_TIMEOUT
 
-_NAMES = (*(axis.value for axis in Axis), "cp")
+_NAMES = (*(axis.value for axis in Axis), "cp", "video")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Groups:
         rank: this rank, in the world.
         tp, ulysses, ring, cfg, dp: along each axis.
         cp: the ranks that share this rank's sequence, in the order of its tokens.
+        video: the ranks that make this rank's video.
         world: all ranks.
         built: the process groups that ``close`` destroys.
     """
@@ -38,6 +39,7 @@ class Groups:
     cfg: Group
     dp: Group
     cp: Group
+    video: Group
     world: Group
     built: tuple[dist.ProcessGroup, ...] = ()
 
@@ -45,7 +47,7 @@ class Groups:
     def single(cls) -> Groups:
         """A world of one rank, without ``torch.distributed``."""
         one = Group.single()
-        return cls(Degrees(), 0, one, one, one, one, one, one, one)
+        return cls(Degrees(), 0, one, one, one, one, one, one, one, one)
 
     @classmethod
     def build(
@@ -96,6 +98,7 @@ class Groups:
         cp: dist.ProcessGroup | None = None,
         cfg: dist.ProcessGroup | None = None,
         dp: dist.ProcessGroup | None = None,
+        video: dist.ProcessGroup | None = None,
     ) -> Groups:
         """Use the process groups of a program that has made its own, such as a serving engine.
 
@@ -106,9 +109,9 @@ class Groups:
             degrees: of the run; together the ranks of the default group.
             layout: where ranks stand; by default ``Layout.arithmetic(degrees)``, which is
                 vLLM-Omni's.
-            tp, ulysses, ring, cp, cfg, dp: this rank's process groups. What may be left out: an
-                axis of one rank or of all ranks, and one with the ranks of another that is given,
-                as ``cp`` where Ulysses or the ring alone makes it up.
+            tp, ulysses, ring, cp, cfg, dp, video: this rank's process groups. What may be left out:
+                one of one rank or of all ranks, and one with the ranks of another that is given, as
+                ``cp`` where Ulysses or the ring alone makes it up, or ``video`` where ``dp`` is 1.
 
         Raises:
             RuntimeError: there is no default group.
@@ -116,7 +119,10 @@ class Groups:
                 the default group of different worlds.
         """
         layout = _checked(degrees, layout)
-        given = {"tp": tp, "ulysses": ulysses, "ring": ring, "cp": cp, "cfg": cfg, "dp": dp}
+        given = {
+            **{"tp": tp, "ulysses": ulysses, "ring": ring, "cp": cp, "cfg": cfg, "dp": dp},
+            "video": video,
+        }
         rank = dist.get_rank()
         ranks = {name: place_in(getattr(layout, name), rank)[0] for name in _NAMES}
         known = _default(degrees)

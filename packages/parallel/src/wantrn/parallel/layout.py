@@ -71,6 +71,11 @@ class Layout:
         """The number of ranks."""
         return sum(len(group) for group in self.tp)
 
+    @property
+    def video(self) -> Partition:
+        """The groups that make a video together: all ranks at one position of ``dp``."""
+        return tuple(sorted(tuple(sorted(ranks)) for ranks in zip(*self.dp, strict=True)))
+
     def coordinates_of(self, rank: int) -> Coordinates:
         """Where ``rank`` stands.
 
