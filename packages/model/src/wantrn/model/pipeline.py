@@ -36,8 +36,8 @@ class DenoisingError(RuntimeError):
 
 @dataclass
 class Denoising:
-    """One run between two steps. Only ``WanPipeline.step`` changes it, and only when it succeeds,
-    so a step that was interrupted can be made again."""
+    """One run between two steps. ``WanPipeline.step`` changes it only when it succeeds, so a step
+    that was interrupted can be made again."""
 
     settings: Settings
     scheduler: Scheduler
@@ -49,7 +49,8 @@ class Denoising:
     solver_state: State
     adapters: tuple[Adapters, ...]  # what LoRAs add to each expert
     step_index: int = 0  # steps done
-    estimate: Tensor | None = None  # of the finished latents, by the last step's velocity; fp32
+    velocity: Tensor | None = None  # of the last step, guided; [1, z, T, h, w], fp32
+    estimate: Tensor | None = None  # of the finished latents, by that velocity; fp32
     contexts: dict[tuple[int, bool], TextContext] = field(default_factory=dict)
 
     @property
@@ -59,6 +60,29 @@ class Denoising:
     @property
     def done(self) -> bool:
         return self.step_index >= self.steps
+
+    def stand_at(self, latents: Tensor, solver_state: State) -> None:
+        """Go on from where a run with the same settings has stood: its ``latents`` and
+        ``solver_state`` after ``solver_state.index`` steps.
+
+        Raises:
+            ValueError: latents of another shape or dtype, or no step is left from there.
+        """
+        self.check_latents(latents)
+        if not 0 <= solver_state.index < self.steps:
+            raise ValueError(
+                f"solver_state.index must be 0 to {self.steps - 1}, got {solver_state.index}"
+            )
+        self.latents, self.solver_state = latents, solver_state
+        self.step_index = solver_state.index
+
+    def check_latents(self, latents: Tensor) -> None:
+        """Raise ``ValueError`` unless ``latents`` have the run's shape and dtype."""
+        if latents.shape != self.latents.shape or latents.dtype != self.latents.dtype:
+            raise ValueError(
+                f"latents must be {list(self.latents.shape)} {self.latents.dtype}, got "
+                f"{list(latents.shape)} {latents.dtype}"
+            )
 
 
 class WanPipeline:
@@ -127,6 +151,11 @@ class WanPipeline:
         )
 
     @property
+    def experts(self) -> tuple[WanTransformer, ...]:
+        """The high-noise (or only) one, and the low-noise one."""
+        return self._experts
+
+    @property
     def cache_counts(self) -> Mapping[str, CacheCounts]:
         """How the caches of ``prompts`` and of ``loras`` have served so far."""
         return {"prompts": self._text_encoder.cache_counts, "loras": self._loras.counts}
@@ -188,8 +217,8 @@ class WanPipeline:
                 f"(timestep {float(run.scheduler.timesteps[run.step_index]):g})"
             )
         # a flow's velocity is noise - clean, and its sample (1 - sigma) * clean + sigma * noise
-        estimate = run.latents - run.scheduler.sigmas[run.step_index] * velocity.float()
-        run.latents, run.solver_state, run.estimate = latents, state, estimate
+        run.estimate = run.latents - run.scheduler.sigmas[run.step_index] * velocity
+        run.latents, run.solver_state, run.velocity = latents, state, velocity
         run.step_index += 1
 
     @property
@@ -203,11 +232,7 @@ class WanPipeline:
         ``latents`` are those of such a run with the same settings. Raises ``ValueError`` if they
         have another shape or dtype.
         """
-        if latents.shape != run.latents.shape or latents.dtype != run.latents.dtype:
-            raise ValueError(
-                f"latents must be {list(run.latents.shape)} {run.latents.dtype}, got "
-                f"{list(latents.shape)} {latents.dtype}"
-            )
+        run.check_latents(latents)
         run.latents, run.step_index = latents, run.steps
 
     def decode(self, run: Denoising, *, tiled: bool = False) -> Tensor:
@@ -234,6 +259,11 @@ class WanPipeline:
             return 0
         return int(run.scheduler.timesteps[step] < boundary * 1000)
 
+    def guidance_of(self, run: Denoising, step: int) -> float:
+        """The guidance of step ``step``, from 0; at 1 the negative prompt has no part in it."""
+        low = run.settings.guidance_2
+        return low if self.expert_of(run, step) and low is not None else run.settings.guidance
+
     def latent_shape(self, settings: Settings) -> tuple[int, int, int, int, int]:
         """``(1, z, T, h, w)`` for these settings."""
         info = self.info
@@ -259,8 +289,7 @@ class WanPipeline:
         """The guided velocity ``uncond + guidance * (cond - uncond)`` of the next step's expert."""
         t = run.scheduler.timesteps[run.step_index]
         expert = self.expert_of(run, run.step_index)
-        low_guidance = run.settings.guidance_2
-        guidance = low_guidance if expert and low_guidance is not None else run.settings.guidance
+        guidance = self.guidance_of(run, run.step_index)
         if guidance == 1:
             return self._branches(run, expert, t, (False,))[0]
         group = self.execution.parallel.groups.cfg

@@ -88,11 +88,17 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config, parallel, Group.FEED_FORWARD in quantized)
 
     def forward(
-        self, stream: Tensor, video: VideoInputs, text: TextKV, adapters: Adapters = NONE
+        self,
+        stream: Tensor | AttendedVideo,
+        video: VideoInputs,
+        text: TextKV,
+        adapters: Adapters = NONE,
     ) -> Tensor:
-        """``stream`` ``[B, S, H]``: this rank's tokens; the new stream."""
-        attended = self.attend_to_video(stream, video, adapters)
-        return self.attend_to_text(attended, text, adapters)
+        """The new stream, of ``stream`` ``[B, S, H]``: this rank's tokens; or of what
+        ``attend_to_video`` has made of it, where several texts have that in common."""
+        if not isinstance(stream, AttendedVideo):
+            stream = self.attend_to_video(stream, video, adapters)
+        return self.attend_to_text(stream, text, adapters)
 
     def attend_to_video(
         self, stream: Tensor, video: VideoInputs, adapters: Adapters = NONE
@@ -310,7 +316,7 @@ class WanTransformer(nn.Module):
             video = replace(video, rows=video.rows.repeat(len(texts), 1, 1, 1))
         found = []
         for text in passes:
-            x = first.attend_to_text(attended, text.blocks[0], added)
+            x = first(attended, video, text.blocks[0], added)
             for (block, own), text_kv in zip(others, text.blocks[1:], strict=True):
                 x = block(x, video, text_kv, own)
             found.append(x)
