@@ -68,8 +68,8 @@ class Group:
         return x
 
     def start_all_reduce(self, x: Tensor) -> Pending:
-        """Begin to sum all ranks' ``x``, and go on. What becomes of ``x`` meanwhile does not matter,
-        unless the group is of one rank; nor what else the ranks do together."""
+        """Begin to sum all ranks' ``x``, and go on. What becomes of ``x`` meanwhile does not
+        matter, unless the group is of one rank; nor what else the ranks do together."""
         if self.size == 1:
             return Pending(x)
         result = x.clone(memory_format=torch.contiguous_format)
