@@ -1,0 +1,65 @@
+"""The stage ``vae``: a tiny AutoencoderKLWan that learns to draw the world's clips."""
+
+from __future__ import annotations
+
+import torch
+from diffusers import AutoencoderKLWan
+from torch import Tensor, nn
+from torch.nn import functional
+
+from train_tiny.captions import training_words
+from train_tiny.training import Schedule
+from train_tiny.world import FRAMES, Words, draw_scene, render
+
+CHANNELS = 8
+"""Of a latent position: what a shape on a ground needs; Wan's has 16."""
+
+CONFIG = {
+    "base_dim": 16,
+    "z_dim": CHANNELS,
+    "dim_mult": [1, 2, 2, 2],
+    "num_res_blocks": 1,
+    "latents_mean": [0.0] * CHANNELS,
+    "latents_std": [1.0] * CHANNELS,
+}
+
+_CLIPS = 4  # in a batch
+_WINDOW = 9  # frames: the first, one that follows it, and one that follows such a one
+_KL_WEIGHT = 3e-5
+
+
+class VaeStage:
+    """See ``training.Stage``. The loss is the mean distance of levels in [-1, 1], and a little of
+    what keeps the latents near a normal distribution."""
+
+    name = "vae"
+    schedule = Schedule(steps=2400, peak=2e-3)
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self._vae = AutoencoderKLWan(**CONFIG)
+        self.module: nn.Module = self._vae
+        self._words = training_words()
+
+    def loss(self, generator: torch.Generator) -> Tensor:
+        clips = draw_clips(self._words, _CLIPS, generator)
+        first = int(torch.randint(FRAMES - _WINDOW + 1, (), generator=generator))
+        window = clips[:, :, first : first + _WINDOW]
+        posterior = self._vae.encode(window).latent_dist
+        noise = torch.randn(posterior.mean.shape, generator=generator)
+        drawn: Tensor = self._vae.decode(posterior.mean + posterior.std * noise).sample
+        kl: Tensor = (posterior.mean**2 + posterior.var - 1 - posterior.logvar).mean() / 2
+        return functional.l1_loss(drawn, window) + _KL_WEIGHT * kl
+
+
+def draw_clips(words: list[Words], count: int, generator: torch.Generator) -> Tensor:
+    """``[count, 3, F, SIDE, SIDE]`` of scenes drawn from ``words``."""
+    chosen = torch.randint(len(words), (count,), generator=generator).tolist()
+    return render([draw_scene(words[index], generator) for index in chosen])
+
+
+@torch.no_grad()
+def latent_scale(vae: AutoencoderKLWan, clips: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel over the latents of ``clips``."""
+    latents = vae.encode(clips).latent_dist.mode().transpose(0, 1).flatten(1)
+    return latents.mean(1).tolist(), latents.std(1).clamp(min=1e-3).tolist()

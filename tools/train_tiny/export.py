@@ -1,0 +1,81 @@
+"""The checkpoint, in diffusers' layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import WanTransformer3DModel
+
+from train_tiny.denoiser import BOUNDARY, SHIFT
+from train_tiny.recipe import TinyWan
+from train_tiny.world import FRAMES, SIDE
+from wantrn.model.checkpoints import save_sharded
+from wantrn.model.info import DEFAULTS_FILE
+from wantrn.model.text import TIED_PARAMETERS
+
+# As released checkpoints have it: these are fp32, the rest is bf16.
+_FP32 = ("time_embedder", "scale_shift_table", "norm")
+
+_SCHEDULER = {
+    "_class_name": "UniPCMultistepScheduler",
+    "prediction_type": "flow_prediction",
+    "use_flow_sigmas": True,
+    "flow_shift": SHIFT,
+    "num_train_timesteps": 1000,
+    "solver_order": 2,
+}
+
+_DEFAULTS = {
+    "size": [SIDE, SIDE],
+    "frames": FRAMES,
+    "fps": 8,
+    "steps": 20,
+    "guidance": 3.0,
+    "guidance_2": 3.0,
+    "dtype": "float32",
+}
+
+# A first frame is given as TI2V-5B has it, by its clean latents at timestep 0.
+_INDEX = {
+    "_class_name": "WanPipeline",
+    "boundary_ratio": BOUNDARY,
+    "expand_timesteps": True,
+    "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+    "text_encoder": ["transformers", "UMT5EncoderModel"],
+    "tokenizer": ["transformers", "PreTrainedTokenizerFast"],
+    "transformer": ["diffusers", "WanTransformer3DModel"],
+    "transformer_2": ["diffusers", "WanTransformer3DModel"],
+    "vae": ["diffusers", "AutoencoderKLWan"],
+}
+
+
+def export(model: TinyWan, folder: Path) -> None:
+    """Write the checkpoint to a new or empty folder."""
+    model.vae.save_pretrained(folder / "vae")
+    model.text.tokenizer.save_pretrained(folder / "tokenizer")
+    encoder = model.text.encoder
+    state = {k: v for k, v in encoder.state_dict().items() if k not in TIED_PARAMETERS}
+    save_sharded(state, folder / "text_encoder", stem="model")
+    encoder.config.save_pretrained(folder / "text_encoder")
+    for name, transformer in (("transformer", model.high), ("transformer_2", model.low)):
+        _export_transformer(transformer, folder / name)
+    _write_json(folder / "scheduler" / "scheduler_config.json", _SCHEDULER)
+    _write_json(folder / "model_index.json", _INDEX)
+    _write_json(folder / DEFAULTS_FILE, _DEFAULTS)
+
+
+def _export_transformer(transformer: WanTransformer3DModel, folder: Path) -> None:
+    transformer.save_config(folder)
+    state = {
+        name: tensor if any(part in name for part in _FP32) else tensor.to(torch.bfloat16)
+        for name, tensor in transformer.state_dict().items()
+    }
+    save_sharded(state, folder)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
