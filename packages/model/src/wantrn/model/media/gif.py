@@ -54,5 +54,14 @@ def read_gif(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     """Frames [F, H, W, 3] and the comment's metadata. Raises ``KeyError`` without a comment."""
     with Image.open(path, formats=["GIF"]) as image:
         metadata = json.loads(image.info["comment"])
-        frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
-    return np.stack(frames), metadata
+        return _decoded(image), metadata
+
+
+def read_gif_frames(path: Path) -> npt.NDArray[np.uint8]:
+    """Frames [F, H, W, 3] of a file that anybody may have written."""
+    with Image.open(path, formats=["GIF"]) as image:
+        return _decoded(image)
+
+
+def _decoded(image: Image.Image) -> npt.NDArray[np.uint8]:
+    return np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)])

@@ -74,8 +74,22 @@ def read_mp4(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     """Frames [F, H, W, 3] and the comment tag's metadata. Raises ``KeyError`` without the tag."""
     with av.open(str(path)) as container:
         metadata = json.loads(container.metadata["comment"])
-        frames = [
+        return _decoded(container), metadata
+
+
+def read_mp4_frames(path: Path) -> npt.NDArray[np.uint8]:
+    """Frames [F, H, W, 3] of a file that anybody may have written. Raises ``ValueError`` on one
+    without a video."""
+    with av.open(str(path)) as container:
+        return _decoded(container)
+
+
+def _decoded(container: av.container.InputContainer) -> npt.NDArray[np.uint8]:
+    if not container.streams.video:
+        raise ValueError("it has no video stream")
+    return np.stack(
+        [
             frame.reformat(format="rgb24", dst_color_range=ColorRange.JPEG).to_ndarray()
             for frame in container.decode(video=0)
         ]
-    return np.stack(frames), metadata
+    )

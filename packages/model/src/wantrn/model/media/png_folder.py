@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,22 @@ def write_png_folder(
 def read_png_folder(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     """Frames [F, H, W, 3] and the metadata. Raises ``OSError`` without ``metadata.json``."""
     metadata = json.loads((path / _METADATA).read_text(encoding="utf-8"))
-    names = sorted(path.glob("*.png"), key=lambda name: int(name.stem))
+    return read_png_frames(path), metadata
+
+
+def read_png_frames(path: Path) -> npt.NDArray[np.uint8]:
+    """Frames [F, H, W, 3] of a folder that anybody may have written, in the order of the numbers in
+    their names. Raises ``ValueError`` where there is none."""
+    names = sorted((name for name in path.glob("*.png") if name.is_file()), key=_in_order)
+    if not names:
+        raise ValueError("it has no .png files")
     frames = []
     for name in names:
         with Image.open(name, formats=["PNG"]) as image:
             frames.append(np.asarray(image.convert("RGB")))
-    return np.stack(frames), metadata
+    return np.stack(frames)
+
+
+def _in_order(name: Path) -> list[tuple[str, int]]:
+    """``frame9`` before ``frame10``: what is no number, each with the number that follows it."""
+    return [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name.stem)]

@@ -1,4 +1,4 @@
-"""Writing a video, in the format that its name asks for.
+"""Writing a video, in the format that its name asks for, and reading it again.
 
 | name | what is written |
 |---|---|
@@ -17,15 +17,16 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+import av
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from wantrn.model.errors import RequestError
 from wantrn.model.media.atomic import draft_of
-from wantrn.model.media.gif import check_gif, read_gif, write_gif
-from wantrn.model.media.mp4 import check_mp4, read_mp4, write_mp4
-from wantrn.model.media.png_folder import read_png_folder, write_png_folder
+from wantrn.model.media.gif import check_gif, read_gif, read_gif_frames, write_gif
+from wantrn.model.media.mp4 import check_mp4, read_mp4, read_mp4_frames, write_mp4
+from wantrn.model.media.png_folder import read_png_folder, read_png_frames, write_png_folder
 
 _ALLOWED = "a name that ends in .mp4 or .gif, or a name without a suffix for a folder of PNG files"
 
@@ -98,6 +99,24 @@ def read_video(path: Path) -> tuple[npt.NDArray[np.uint8], int, dict[str, Any]]:
         raise RequestError(
             "video", f"{path} is not a video written by wantrn ({type(error).__name__}: {error})"
         ) from error
+
+
+def read_frames(path: Path) -> npt.NDArray[np.uint8]:
+    """Frames uint8 [F, H, W, 3] of an .mp4 or .gif file, or of a folder of PNG files, whoever wrote
+    it; the files of a folder are in the order of the numbers in their names.
+
+    Raises ``RequestError`` on ``video``, naming it, where it is none of these, damaged or absent.
+    """
+    if not path.exists():
+        raise RequestError("video", f"{path} does not exist")
+    readers = {".mp4": read_mp4_frames, ".gif": read_gif_frames}
+    read = read_png_frames if path.is_dir() else readers.get(path.suffix.lower())
+    if read is None:
+        raise RequestError("video", f"{path} is no .mp4 or .gif file, and no folder of PNG files")
+    try:
+        return read(path)
+    except (OSError, ValueError, SyntaxError, EOFError, av.FFmpegError) as error:
+        raise RequestError("video", f"{path} cannot be read: {error}") from error
 
 
 def to_uint8(frames: torch.Tensor) -> npt.NDArray[np.uint8]:
