@@ -2,9 +2,10 @@
 
     ./pants run tools/train_tiny/evaluate.py -- MODEL [--steps N] [--strip FILE.png] [--json]
 
-All scenes are of colours, shapes and motions that no clip of the training has together. Prints how many of 40 captions come out in their
-colour and with their motion, how well a given first frame is kept and moved in 10 videos, and the
-autoencoder's PSNR. ``--strip`` draws some of the videos, five frames of each.
+All scenes are of colours, shapes and motions that no clip of the training has together. Prints how
+many of 40 captions come out in their colour and with their motion, how well a given first frame is
+kept and moved in 10 videos, and the autoencoder's PSNR. ``--strip`` draws some of the videos,
+five frames of each.
 """
 
 from __future__ import annotations

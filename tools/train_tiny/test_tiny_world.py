@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from train_tiny.captions import all_words, caption, held_out, held_out_words, training_words
@@ -40,6 +40,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@settings(max_examples=60, deadline=None)
 @given(WORDS, SEEDS)
 def test_a_shape_never_leaves_the_picture(words: Words, seed: int) -> None:
     where = path(draw_scene(words, generator(seed)))
@@ -49,12 +50,14 @@ def test_a_shape_never_leaves_the_picture(words: Words, seed: int) -> None:
         assert bool((centre - radius >= 0).all()) and bool((centre + radius <= SIDE).all())
 
 
+@settings(max_examples=60, deadline=None)
 @given(WORDS, SEEDS)
 def test_the_judge_sees_what_was_drawn(words: Words, seed: int) -> None:
     frames = levels(render([draw_scene(words, generator(seed))]))[0]
     assert see(frames) == Seen(words.colour, words.motion, words.ground)
 
 
+@settings(max_examples=60, deadline=None)
 @given(WORDS, SEEDS, st.floats(0, 12))
 def test_the_judge_bears_noise(words: Words, seed: int, sigma: float) -> None:
     frames = levels(render([draw_scene(words, generator(seed))]))[0]
@@ -63,6 +66,7 @@ def test_the_judge_bears_noise(words: Words, seed: int, sigma: float) -> None:
     assert see(noisy) == Seen(words.colour, words.motion, words.ground)
 
 
+@settings(max_examples=60, deadline=None)
 @given(WORDS, SEEDS)
 def test_backwards_the_judge_sees_the_opposite(words: Words, seed: int) -> None:
     assume(words.motion is not Motion.BOUNCE)
@@ -107,6 +111,7 @@ def test_every_part_of_the_grammar_is_held_out_and_is_not() -> None:
             assert {getattr(each, field) for each in words} == choices
 
 
+@settings(max_examples=60, deadline=None)
 @given(WORDS, WORDS, SEEDS)
 def test_what_is_held_out_depends_on_colour_shape_and_motion(
     words: Words, other: Words, seed: int
@@ -115,6 +120,7 @@ def test_what_is_held_out_depends_on_colour_shape_and_motion(
     assert held_out(words) == held_out(same)
 
 
+@settings(max_examples=60, deadline=None)
 @given(WORDS, SEEDS)
 def test_a_caption_says_what_there_is(words: Words, seed: int) -> None:
     said = caption(words, generator(seed)).split()
