@@ -153,6 +153,12 @@ def main() -> None:
         environment.run("wantrn", "version")
         video = ["--size", "64x64", "--frames", "5", "--steps", "2", "--output", "ball.mp4"]
         environment.run("wantrn", "generate", "a red ball rolls to the right", *video)
+        print("its comparison of videos, with the extra for plots", flush=True)
+        compare = ["compare", "ball.mp4", "ball.mp4", "--least-psnr", "99"]
+        environment.run("wantrn", *compare, "--strip", "strip.png")
+        serving = f"{wheel('wantrn_serving')}[plot]"
+        environment.install("--find-links", str(ROOT / "dist"), serving)
+        environment.run("wantrn", *compare, "--plot", "plot.png")
         print("its server, and its client", flush=True)
         try_server(environment)
     print(f"the wheels work on Python {sys.version.split()[0]}", flush=True)

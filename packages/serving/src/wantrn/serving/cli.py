@@ -3,7 +3,7 @@
 | exit status | meaning |
 |---|---|
 | 0 | done |
-| 1 | the run failed, or ``inspect`` found a fault; a traceback means a bug |
+| 1 | the run failed, ``inspect`` found a fault, or ``compare`` too much; a traceback means a bug |
 | 2 | what was asked for cannot be done; one line on standard error says why |
 | 130, 143 | stopped by SIGINT (Ctrl-C) or SIGTERM; nothing half-written has its final name |
 
@@ -26,6 +26,7 @@ import wantrn.serving.modules  # noqa: F401  # knows where they are before the f
 from wantrn.model.errors import CheckpointError, RequestError
 from wantrn.serving.argument_types import size, text, threads
 from wantrn.serving.client_options import add_client
+from wantrn.serving.compare_options import add_compare
 from wantrn.serving.lora_options import LORA_OPTIONS, add_lora_options
 from wantrn.serving.rank_arguments import add_rank_arguments
 from wantrn.serving.serve_options import add_precompile, add_serve, given_of
@@ -98,7 +99,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 def _as_option(error: RequestError) -> str:
     """The error's text, beginning with what the user typed."""
-    if error.field in ("prompt", "directory", "source", "destination"):
+    if error.field in ("prompt", "directory", "source", "destination", "A", "B", "video"):
         return str(error)
     return "--" + error.field.replace("_", "-") + str(error).removeprefix(error.field)
 
@@ -123,6 +124,12 @@ def _quantize(arguments: dict[str, Any]) -> int:
     from wantrn.serving.quantize_command import QuantizeOptions, quantize
 
     return quantize(QuantizeOptions(**arguments))
+
+
+def _compare(arguments: dict[str, Any]) -> int:
+    from wantrn.serving.compare_command import CompareOptions, compare
+
+    return compare(CompareOptions(**arguments))
 
 
 def _serve(arguments: dict[str, Any]) -> int:
@@ -182,6 +189,7 @@ def _parser() -> _Parser:
     inspect.add_argument("directory", metavar="DIR", type=Path, help="a checkpoint folder")
     inspect.set_defaults(run=_inspect)
     _add_quantize(commands)
+    add_compare(commands).set_defaults(run=_compare)
     add_serve(commands).set_defaults(run=_serve)
     add_precompile(commands).set_defaults(run=_precompile)
     add_client(commands).set_defaults(run=_client)
