@@ -120,7 +120,10 @@ def execution(features: Collection[Feature], groups: Groups) -> Execution:
 
 
 def video(files: Files, features: Collection[Feature], groups: Groups) -> tuple[Tensor, Tensor]:
-    """Latents and frames, of 16 tokens where they must be shared evenly, else of 18."""
+    """Latents and frames, of 16 tokens where they must be shared evenly, else of 18.
+
+    A step cache has something to reuse where there are some steps of one expert, not far from each
+    other."""
     kind = ModelKind.I2V if F.FIRST_FRAME in features else ModelKind.T2V
     fp8 = F.FP8 in features
     dtype = torch.bfloat16 if fp8 else torch.float32
@@ -130,13 +133,16 @@ def video(files: Files, features: Collection[Feature], groups: Groups) -> tuple[
         image=Image.new("RGB", (48, 48), "red") if kind is ModelKind.I2V else None,
         size=(64, 64) if F.STRICT_TOKENS in features else (48, 48),
         frames=5,
-        steps=2,
+        steps=6 if F.STEP_CACHE in features else 2,
+        shift=60.0 if F.STEP_CACHE in features else None,
         seed=3,
         loras=(LoraChoice.of(files.lora),) if F.LORA in features else (),
+        step_cache=1.0 if F.STEP_CACHE in features else None,
     )
     run = pipeline.prepare(resolve(request, pipeline.info))
     while not run.done:
         pipeline.step(run)
+    assert run.cached is None or run.cached.steps_reused > 0
     return run.latents, pipeline.decode(run)
 
 
@@ -194,7 +200,7 @@ def on_a_rank(files: Files, plan: list[frozenset[Feature]]) -> list[Any]:
 
 def what_one_rank_has(features: Collection[Feature]) -> frozenset[Feature]:
     """Of ``features``, those that change what a single rank computes by more than rounding."""
-    kept = {F.FP8, F.LORA, F.FIRST_FRAME, F.STRICT_TOKENS, F.TILE_VAE}
+    kept = {F.FP8, F.LORA, F.FIRST_FRAME, F.STRICT_TOKENS, F.TILE_VAE, F.STEP_CACHE}
     tiles = {F.TILE_VAE} if F.VAE_PARALLEL in features else set()
     return frozenset(kept.intersection(features) | tiles)
 

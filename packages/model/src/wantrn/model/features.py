@@ -28,6 +28,7 @@ class Feature(enum.StrEnum):
     FP8 = "fp8"
     LORA = "lora"
     FIRST_FRAME = "first_frame"
+    STEP_CACHE = "step_cache"
 
 
 NEEDS: Mapping[Feature, Collection[Feature]] = {

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wantrn.kernels.ops import Rotary
 from wantrn.model.byte_cache import CacheCounts
+from wantrn.model.cached_steps import CachedPass, CachedSteps, Place
 from wantrn.model.caches import CacheLimits
 from wantrn.model.checkpoints import TensorStore, load_transformer_state
 from wantrn.model.conditioning import Conditioning, FirstFrame, ImageChannels, TextOnly
@@ -24,6 +25,7 @@ from wantrn.model.preview import LatentPreview
 from wantrn.model.quantized_transformer import load_quantized_transformer
 from wantrn.model.schedulers import Scheduler, State, make_scheduler
 from wantrn.model.settings import Settings
+from wantrn.model.step_cache import StepCache
 from wantrn.model.text import TextEncoder
 from wantrn.model.transformer import TextContext, WanTransformer
 from wantrn.model.vae import VideoAutoencoder
@@ -51,6 +53,7 @@ class Denoising:
     step_index: int = 0  # steps done
     velocity: Tensor | None = None  # of the last step, guided; [1, z, T, h, w], fp32
     estimate: Tensor | None = None  # of the finished latents, by that velocity; fp32
+    cached: CachedSteps | None = None  # None without a step cache
     contexts: dict[tuple[int, bool], TextContext] = field(default_factory=dict)
 
     @property
@@ -75,6 +78,8 @@ class Denoising:
             )
         self.latents, self.solver_state = latents, solver_state
         self.step_index = solver_state.index
+        if self.cached is not None:  # of a step that this run has not made, nothing is known
+            self.cached = self.cached.anew()
 
     def check_latents(self, latents: Tensor) -> None:
         """Raise ``ValueError`` unless ``latents`` have the run's shape and dtype."""
@@ -197,6 +202,7 @@ class WanPipeline:
             latents=noise,
             solver_state=scheduler.start(),
             adapters=adapters,
+            cached=self._cached_steps(settings),
         )
 
     @torch.inference_mode()
@@ -209,7 +215,7 @@ class WanPipeline:
         """
         if run.done:
             raise ValueError(f"the run has made all of its {run.steps} steps")
-        velocity = self._velocity(run)
+        velocity, cached = self._velocity(run)
         latents, state = run.scheduler.step(run.solver_state, velocity, run.latents)
         if not torch.isfinite(latents).all():
             raise DenoisingError(
@@ -219,6 +225,7 @@ class WanPipeline:
         # a flow's velocity is noise - clean, and its sample (1 - sigma) * clean + sigma * noise
         run.estimate = run.latents - run.scheduler.sigmas[run.step_index] * velocity
         run.latents, run.solver_state, run.velocity = latents, state, velocity
+        run.cached = cached
         run.step_index += 1
 
     @property
@@ -285,25 +292,29 @@ class WanPipeline:
         latents = self._vae.encode(torch.cat([image, rest], dim=2))
         return ImageChannels.of(latents, self.info.temporal_stride)
 
-    def _velocity(self, run: Denoising) -> Tensor:
-        """The guided velocity ``uncond + guidance * (cond - uncond)`` of the next step's expert."""
-        t = run.scheduler.timesteps[run.step_index]
-        expert = self.expert_of(run, run.step_index)
+    def _velocity(self, run: Denoising) -> tuple[Tensor, CachedSteps | None]:
+        """The guided velocity ``uncond + guidance * (cond - uncond)`` of the next step's expert,
+        and what is known of the run's steps then."""
         guidance = self.guidance_of(run, run.step_index)
-        if guidance == 1:
-            return self._branches(run, expert, t, (False,))[0]
         group = self.execution.parallel.groups.cfg
-        if group.size == 1:
-            cond, uncond = self._branches(run, expert, t, (False, True))
+        if guidance == 1:
+            branches: tuple[bool, ...] = (False,)
         else:
-            (mine,) = self._branches(run, expert, t, (group.position == 1,))
-            cond, uncond = group.gather(mine)
-        return uncond + guidance * (cond - uncond)
+            branches = (False, True) if group.size == 1 else (group.position == 1,)
+        cached = self._cached_pass(run, branches)
+        found = self._branches(run, branches, cached)
+        velocity = found[0]
+        if guidance != 1:
+            cond, uncond = found if group.size == 1 else group.gather(velocity)
+            velocity = uncond + guidance * (cond - uncond)
+        return velocity, None if cached is None else cached.end()
 
     def _branches(
-        self, run: Denoising, expert: int, t: Tensor, negative: tuple[bool, ...]
+        self, run: Denoising, negative: tuple[bool, ...], cached: CachedPass | None
     ) -> tuple[Tensor, ...]:
         """The velocities for the prompt, or the negative prompt where ``negative`` says so."""
+        expert = self.expert_of(run, run.step_index)
+        t = run.scheduler.timesteps[run.step_index]
         latents, timestep = run.conditioning.apply(run.latents, t)
         device = self.execution.device
         velocities = self._experts[expert].velocities(
@@ -313,8 +324,21 @@ class WanPipeline:
             run.rotary,
             batched=self.execution.batched_guidance,
             adapters=run.adapters[expert],
+            cached=cached,
         )
         return tuple(velocity.cpu() for velocity in velocities)
+
+    def _cached_steps(self, settings: Settings) -> CachedSteps | None:
+        if settings.step_cache is None:
+            return None
+        return CachedSteps.of(StepCache(settings.step_cache), len(self._experts))
+
+    def _cached_pass(self, run: Denoising, branches: tuple[bool, ...]) -> CachedPass | None:
+        if run.cached is None:
+            return None
+        step, last = run.step_index, run.step_index == run.steps - 1
+        place = Place(self.expert_of(run, step), float(run.scheduler.sigmas[step]), last)
+        return run.cached.begin(place, branches, self.execution.parallel.groups.video)
 
     def _rotary(self, latents: Tensor) -> Rotary:
         """The tables for latents of this shape, where the transformers are."""

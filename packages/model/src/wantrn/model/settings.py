@@ -18,6 +18,7 @@ from wantrn.model.schedulers import (
     checkpoint_shift,
     scheduler_name,
 )
+from wantrn.model.step_cache import StepCache
 
 _MAX_STEPS = 1000  # the models know 1000 timesteps
 _MAX_SEED = 2**63 - 1
@@ -25,7 +26,7 @@ _MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class VideoRequest:
-    """What a caller asks for; None means the checkpoint's default."""
+    """What a caller asks for; None means the checkpoint's default, where nothing else is said."""
 
     prompt: str
     negative_prompt: str | None = None
@@ -40,6 +41,7 @@ class VideoRequest:
     scheduler: str | None = None
     seed: int | None = None
     loras: tuple[LoraChoice, ...] = ()
+    step_cache: float | None = None  # the threshold of ``StepCache``; None means no step cache
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Settings:
     scheduler: str
     seed: int
     loras: tuple[LoraChoice, ...] = ()
+    step_cache: float | None = None
 
     def describe(self) -> dict[str, str | int | float]:
         """The settings by name, for printing and for a video's metadata; no picture, no None."""
@@ -79,6 +82,7 @@ class Settings:
             "scheduler": self.scheduler,
             "seed": self.seed,
             "lora": ", ".join(choice.describe() for choice in self.loras) or None,
+            "step_cache": self.step_cache,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -131,6 +135,8 @@ def resolve(request: VideoRequest, info: ModelInfo) -> Settings:
             "scheduler", f"{scheduler!r} is unknown; allowed are {' and '.join(SCHEDULER_NAMES)}"
         )
     check_choices(request.loras, info.config, len(info.experts))
+    if request.step_cache is not None:
+        _check_step_cache(request.step_cache)
     return Settings(
         prompt=request.prompt,
         negative_prompt=request.negative_prompt or "",
@@ -147,6 +153,7 @@ def resolve(request: VideoRequest, info: ModelInfo) -> Settings:
         scheduler=scheduler,
         seed=seed,
         loras=request.loras,
+        step_cache=request.step_cache,
     )
 
 
@@ -203,3 +210,10 @@ def _check_range(field: str, value: int, low: int, high: int) -> None:
 def _check_guidance(field: str, value: float) -> None:
     if not (math.isfinite(value) and value >= 1):
         raise RequestError(field, f"must be a number from 1 (no guidance) up, got {value}")
+
+
+def _check_step_cache(threshold: float) -> None:
+    try:
+        StepCache(threshold)
+    except ValueError as error:
+        raise RequestError("step_cache", str(error)) from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from wantrn.kernels import ops
 from wantrn.kernels.ops import Rotary
 from wantrn.model.attention import CrossAttention, SelfAttention, TextKV
+from wantrn.model.cached_steps import CachedPass
 from wantrn.model.config import WanConfig
 from wantrn.model.embedding import PatchEmbedding, TextEmbedding, TimeEmbedding, unpatchify
 from wantrn.model.feed_forward import FeedForward
@@ -23,6 +25,9 @@ from wantrn.model.modulation import BlockModulation, output_modulation
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.quantization.groups import Group
 from wantrn.model.rope import rotary_tables
+
+Through = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
+"""The last block's stream, from the first one's and from what runs the others."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +257,7 @@ class WanTransformer(nn.Module):
         rotary: Rotary,
         batched: bool = False,
         adapters: Adapters = NONE,
+        cached: CachedPass | None = None,
     ) -> tuple[Tensor, ...]:
         """The velocities of the same latents for several prompts.
 
@@ -268,6 +274,7 @@ class WanTransformer(nn.Module):
             rotary: from ``rotary`` for latents of this shape.
             batched: the texts, of one length, pass through the blocks as a batch.
             adapters: what LoRAs add to the model, by the names of its modules.
+            cached: decides whether the blocks after the first are run, and is told what they add.
 
         Returns:
             For each text, fp32 ``[B, C_out, T, height, width]``.
@@ -282,7 +289,8 @@ class WanTransformer(nn.Module):
         vector, rows = self._embedded_time(timestep, tokens, adapters.of("time_embedding"))
         video = VideoInputs(rows, tokens.rotary(rotary), tokens.total)
         stream = self.patch_embedding(latents, tokens, adapters.delta("patch_embedding"))
-        streams = self._streams(stream, video, texts, batched, adapters)
+        through = None if cached is None else partial(cached.through, stream, tokens.shards.real)
+        streams = self._streams(stream, video, texts, batched, adapters, through)
         projected = [
             tokens.join(self._project_out(x, vector, adapters), self.parallel) for x in streams
         ]
@@ -306,9 +314,10 @@ class WanTransformer(nn.Module):
         texts: Sequence[TextContext],
         batched: bool,
         adapters: Adapters,
+        through: Through | None,
     ) -> list[Tensor]:
         """What the last block gives for each text."""
-        (first, added), *others = self._blocks(adapters)
+        (first, added), *_ = self._blocks(adapters)
         attended = first.attend_to_video(stream, video, added)
         passes = list(texts)
         if batched:
@@ -317,10 +326,18 @@ class WanTransformer(nn.Module):
         found = []
         for text in passes:
             x = first(attended, video, text.blocks[0], added)
-            for (block, own), text_kv in zip(others, text.blocks[1:], strict=True):
-                x = block(x, video, text_kv, own)
-            found.append(x)
+            others = partial(self._others, video=video, text=text, adapters=adapters)
+            found.append(others(x) if through is None else through(x, others))
         return list(found[0].chunk(len(texts))) if batched else found
+
+    def _others(
+        self, stream: Tensor, video: VideoInputs, text: TextContext, adapters: Adapters
+    ) -> Tensor:
+        """What the last block makes of the first one's stream."""
+        _, *others = self._blocks(adapters)
+        for (block, own), text_kv in zip(others, text.blocks[1:], strict=True):
+            stream = block(stream, video, text_kv, own)
+        return stream
 
     def _check(self, latents: Tensor, timestep: Tensor, texts: Sequence[TextContext]) -> None:
         if timestep.ndim not in (1, 2) or timestep.shape[0] != latents.shape[0]:
