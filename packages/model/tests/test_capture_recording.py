@@ -26,9 +26,10 @@ from wantrn.model.capture import (
     recording,
 )
 from wantrn.model.capture.points import capturable, matching
+from wantrn.model.denoising import Denoising
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelKind
-from wantrn.model.pipeline import Denoising, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quantization import QuantizationOptions
 from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.settings import VideoRequest, resolve
@@ -346,6 +347,19 @@ def test_where_there_is_no_place(
     with pytest.raises(CaptureError, match=r"takes about 0.0 GB, and 0.0 GB are free"):
         captured(plan, tmp_path / "c")
     assert plan.run.step_index == 0
+
+
+def test_a_step_cache(t2v: WanPipeline, tmp_path: Path) -> None:
+    """What is computed with it in every step can be captured, and compared with a run without."""
+    run, always = prepared(t2v, step_cache=0.1), ("blocks.0", "blocks.0.*", "velocity", "latents")
+    with pytest.raises(CaptureError, match=r"not every step computes blocks.1.self_attention"):
+        CapturePlan.of(t2v, run)
+    cached = captured(CapturePlan.of(t2v, run, Selection(always)), tmp_path / "cached")
+    whole = captured(CapturePlan.of(t2v, prepared(t2v), Selection(always)), tmp_path / "whole")
+    assert cached.description.what() == "float32, torch, step cache 0.1"
+    assert cached.description.settings == whole.description.settings
+    with pytest.raises(CaptureError, match="step_cache must be off where steps take the inputs"):
+        CapturePlan.of(t2v, prepared(t2v, step_cache=0.1), Selection(always), whole)
 
 
 # What is read

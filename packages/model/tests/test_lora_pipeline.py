@@ -16,12 +16,13 @@ from torch import Tensor
 
 from wantrn.model.caches import CacheLimits
 from wantrn.model.checkpoints import TensorStore, save_sharded
+from wantrn.model.denoising import Denoising
 from wantrn.model.errors import RequestError
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelKind
 from wantrn.model.lora import LoraChoice
 from wantrn.model.parallelism import Parallelism
-from wantrn.model.pipeline import Denoising, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.model.tiny import tiny_config
 from wantrn.parallel import Degrees, Groups

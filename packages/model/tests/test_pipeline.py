@@ -17,8 +17,9 @@ from diffusers import WanPipeline as DiffusersWanPipeline
 from PIL import Image
 from torch import Tensor
 
+from wantrn.model.denoising import DenoisingError
 from wantrn.model.info import ModelKind
-from wantrn.model.pipeline import DenoisingError, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
 
 SIZE = (96, 64)  # width, height

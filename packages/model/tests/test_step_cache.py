@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from wantrn.model.cached_steps import CachedSteps
+from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.errors import RequestError
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelKind
-from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.model.step_cache import StepCache
 from wantrn.model.transformer import Block, WanTransformer

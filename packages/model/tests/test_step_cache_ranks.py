@@ -11,10 +11,11 @@ from test_step_cache import ALWAYS, settings_of
 from torch import Tensor
 
 from wantrn.model.cached_steps import CachedSteps
+from wantrn.model.denoising import Denoising
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelKind
 from wantrn.model.parallelism import Parallelism
-from wantrn.model.pipeline import Denoising, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.parallel import Degrees, Groups
 
 DEGREES = {

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from wantrn.model.denoising import DenoisingError
 from wantrn.model.info import ModelKind
 from wantrn.model.media import png_folder, read_video, video
-from wantrn.model.pipeline import DenoisingError, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.tiny import cached_tiny_checkpoint
 from wantrn.serving.cli import main
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.lora import LoraChoice
 from wantrn.model.media import check_output, read_image, to_uint8, write_video
-from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.parallel import Groups
 from wantrn.parallel.launch import join_world, rank_of_environment

@@ -22,7 +22,8 @@ from wantrn.model.capture.points import (
     matching,
     points_of,
 )
-from wantrn.model.pipeline import Denoising, WanPipeline
+from wantrn.model.denoising import Denoising
+from wantrn.model.pipeline import WanPipeline
 from wantrn.model.schedulers.unipc import MAX_ORDER
 from wantrn.model.settings import token_count
 from wantrn.parallel import Axis
@@ -84,7 +85,8 @@ class CapturePlan:
         Raises:
             ValueError: a pattern that matches nothing, or a step that the run does not have.
             CaptureError: ``inputs`` is of a run with other settings, has not all the steps, or has
-                itself taken the inputs of another; the run has begun; several ranks of ``dp``.
+                itself taken the inputs of another; the run has begun; several ranks of ``dp``; a
+                step cache, with ``inputs`` or modules that it saves.
         """
         selection = Selection() if selection is None else selection
         if run.step_index:
@@ -99,6 +101,8 @@ class CapturePlan:
         if inputs is not None:
             _check_inputs(inputs, run, steps)
         modules = matching(selection.modules, pipeline.info.config)
+        if run.settings.step_cache is not None:
+            _check_cached(modules, inputs)
         chosen = tuple(sorted(set(steps)))
         return cls(pipeline, run, modules, chosen, selection.every_token, inputs)
 
@@ -158,7 +162,7 @@ class CapturePlan:
             inputs_of=None if inputs is None else inputs.description.id,
             model=self.pipeline.info.directory.resolve().name,
             settings=settings_facts(self.run.settings),
-            computation=_computation(self.pipeline),
+            computation=_computation(self.pipeline, self.run),
             modules=self.modules,
             every_token=self.every_token,
             steps=tuple(map(self.facts, self.steps)),
@@ -189,7 +193,16 @@ def _check_inputs(inputs: Capture, run: Denoising, steps: Sequence[int]) -> None
         raise CaptureError(f"{inputs.folder}: step {missing[0]} is not captured")
 
 
-def _computation(pipeline: WanPipeline) -> dict[str, str]:
+def _check_cached(modules: Sequence[str], inputs: Capture | None) -> None:
+    """Which steps a step cache saves goes by the steps before them."""
+    if inputs is not None:
+        raise CaptureError("step_cache must be off where steps take the inputs of another run")
+    for module in modules:
+        if module.startswith("blocks.") and module.split(".")[1] != "0":
+            raise CaptureError(f"step_cache must be off: with it, not every step computes {module}")
+
+
+def _computation(pipeline: WanPipeline, run: Denoising) -> dict[str, str]:
     """What the numbers of two captures may differ by."""
     backend, device = setting().backend, pipeline.execution.device
     if backend is Backend.AUTO:
@@ -198,6 +211,8 @@ def _computation(pipeline: WanPipeline) -> dict[str, str]:
     facts = {"dtype": str(dtype).removeprefix("torch."), "backend": backend.value}
     if pipeline.info.quantization is not None:
         facts["fp8"] = f"FP8 {pipeline.info.quantization.describe()}"
+    if run.settings.step_cache is not None:
+        facts["step_cache"] = f"step cache {run.settings.step_cache:g}"
     if pipeline.execution.batched_guidance:
         facts["guidance"] = "batched guidance"
     degrees = pipeline.execution.parallel.groups.degrees

@@ -7,7 +7,8 @@ import time
 
 from PIL import Image
 
-from wantrn.model.pipeline import Denoising, WanPipeline
+from wantrn.model.denoising import Denoising
+from wantrn.model.pipeline import WanPipeline
 from wantrn.serving.engines.protocol import Previewed
 
 _SECONDS = 1.0
