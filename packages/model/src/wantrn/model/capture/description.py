@@ -47,7 +47,7 @@ class Description:
             takes what the one before has made.
         model: the checkpoint's folder, without the way to it.
         settings: the run's, by name; a picture is named by its digest.
-        computation: dtype, backend, FP8 and ranks: whatever two captures may differ in.
+        computation: dtype, backend, FP8, step cache, ranks: whatever two captures may differ in.
         modules: that were captured, in the order of computation.
         every_token: of the tokens of a module, each so many-th was kept, from the first on.
         steps: that were captured.
@@ -87,8 +87,10 @@ class Description:
 
 
 def settings_facts(settings: Settings) -> dict[str, str | int | float]:
-    """``Settings.describe``, where a picture has its digest."""
+    """``Settings.describe`` of what a video is to be like: a picture has its digest, and a step
+    cache, which is a way to make it, is left out."""
     facts = settings.describe()
+    facts.pop("step_cache", None)
     if settings.image is not None:
         digest = hashlib.sha256(settings.image.tobytes()).hexdigest()
         facts["image"] = f"{facts['image']} sha256:{digest}"
