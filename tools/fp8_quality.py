@@ -27,24 +27,18 @@ from pathlib import Path
 
 import torch
 from channel_spread import State, spread_channels
+from matrix_scales import with_scale_per_matrix
 from PIL import Image
 from torch import Tensor
 
-from wantrn.kernels.row_mx import OCP_LIMIT, quantize_channels
 from wantrn.model.checkpoints import CheckpointFormat, export_state, save_sharded
-from wantrn.model.checkpoints.native import native_parameters
 from wantrn.model.config import WanConfig
 from wantrn.model.info import ModelKind
 from wantrn.model.media import to_uint8
 from wantrn.model.pipeline import WanPipeline
-from wantrn.model.quantization import (
-    QuantizationOptions,
-    QuantizedState,
-    keep_codes,
-    quantize_state,
-)
+from wantrn.model.quality import Frames, psnr
+from wantrn.model.quantization import QuantizationOptions, quantize_state
 from wantrn.model.quantization.run import QuantizationJob
-from wantrn.model.quantization.state import weight_name
 from wantrn.model.quantized_transformer import quantized_transformer
 from wantrn.model.settings import VideoRequest, resolve
 from wantrn.model.tiny import random_state, tiny_config, write_tiny_checkpoint
@@ -82,25 +76,6 @@ def transformer_errors(config: WanConfig, spread: float, seed: int) -> dict[str,
         found[name] = _error(velocity, fp32)
         found[f"{name}_bf16"] = _error(velocity, bf16)
     return found
-
-
-def with_scale_per_matrix(
-    quantized: QuantizedState, state: State, config: WanConfig
-) -> QuantizedState:
-    """``quantized`` with one scale for each matrix of the checkpoint: Q, K and V have three."""
-    sources = native_parameters(config)
-    layers = {}
-    for layer in quantized.layers:
-        name = weight_name(layer)
-        codes, scales = [], []
-        for matrix in state[name].chunk(len(sources[name].sources)):
-            # all of a matrix as one channel
-            code, scale = quantize_channels(matrix.reshape(1, -1), OCP_LIMIT)
-            codes.append(code.view(torch.uint8).reshape(matrix.shape))
-            scales.append(scale.expand(matrix.shape[0]))
-        joined = torch.cat(codes).view(torch.float8_e4m3fn)
-        layers[layer] = keep_codes(joined, torch.cat(scales)).weight
-    return replace(quantized, layers=layers)
 
 
 def _plain(config: WanConfig, state: State) -> WanTransformer:
@@ -151,7 +126,7 @@ def write_checkpoint(folder: Path, kind: ModelKind, seed: int) -> None:
         save_sharded(export_state(state, config, CheckpointFormat.DIFFUSERS), expert)
 
 
-def video(folder: Path, dtype: torch.dtype, seed: int) -> Tensor:
+def video(folder: Path, dtype: torch.dtype, seed: int) -> Frames:
     """Frames as they are written, uint8 ``[F, height, width, 3]``."""
     pipeline = WanPipeline.load(folder, dtype)
     kind = pipeline.info.kind
@@ -161,13 +136,7 @@ def video(folder: Path, dtype: torch.dtype, seed: int) -> Tensor:
     job = pipeline.prepare(resolve(request, pipeline.info))
     while not job.done:
         pipeline.step(job)
-    return torch.as_tensor(to_uint8(pipeline.decode(job)))
-
-
-def psnr(one: Tensor, other: Tensor) -> float:
-    """In dB, of uint8 frames; infinite where they are equal."""
-    error = float((one.double() - other.double()).square().mean())
-    return math.inf if error == 0 else 10 * math.log10(255**2 / error)
+    return to_uint8(pipeline.decode(job))
 
 
 def transformer_figures(spreads: Sequence[float], draws: int) -> dict[str, float]:

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import fp8_quality
 import pytest
 import torch
 from channel_spread import spread_channels
-from fp8_quality import MODELS, transformer_errors, video, video_quality, with_scale_per_matrix
+from fp8_quality import MODELS, transformer_errors, video, video_quality
+from matrix_scales import with_scale_per_matrix
 from safetensors.torch import load_file, save_file
 
 from wantrn.model.info import ModelKind
+from wantrn.model.quality import psnr
 from wantrn.model.quantization import QuantizationOptions, quantize_state
 from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.tiny import random_state
@@ -88,7 +89,7 @@ def test_scales_of_other_channels_would_show(tmp_path: Path, layer: str) -> None
         }
         save_file(moved, file)
     exact, broken = (video(folder, torch.bfloat16, 0) for folder in (plain, fp8))
-    assert fp8_quality.psnr(broken, exact) < LEAST_PSNR
+    assert psnr(broken, exact) < LEAST_PSNR
 
 
 def test_tables_and_figures(
@@ -118,10 +119,3 @@ def test_wrong_arguments_are_named(
     with pytest.raises(SystemExit):
         fp8_quality.main()
     assert wrong[0] in capsys.readouterr().err
-
-
-def test_psnr() -> None:
-    black = torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
-    steps = [fp8_quality.psnr(black, black + value) for value in (1, 10, 100)]
-    assert steps[0] == pytest.approx(48.1308, abs=1e-4)
-    assert [a - b for a, b in pairwise(steps)] == pytest.approx([20, 20])

@@ -182,10 +182,10 @@ def test_the_strip_has_the_frames_of_both_above_what_differs(tmp_path: Path) -> 
     chosen = [0, 2, 4, 6, 8, 10]
     above, below = ([box(picture, (200, 20 * t, blue)) for t in chosen] for blue in (0, 30))
     differing = np.argwhere((picture == (0, 0, 240)).all(axis=2))  # 30, and 8 times that
-    assert len(differing) == len(chosen) * 180 * 120
+    assert len(differing) == len(chosen) * 150 * 100
     for boxes in (above, below):
-        assert {right - left for left, _, right, _ in boxes} == {180}, "6 pixels for each"
-        assert {bottom - top for _, top, _, bottom in boxes} == {120}
+        assert {right - left for left, _, right, _ in boxes} == {150}, "5 pixels for each"
+        assert {bottom - top for _, top, _, bottom in boxes} == {100}
         assert len({top for _, top, _, _ in boxes}) == 1
         assert [left for left, *_ in boxes] == sorted(left for left, *_ in boxes)
     assert [one[0] for one in above] == [one[0] for one in below]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +13,9 @@ from tqdm import tqdm
 
 from wantrn.model.errors import RequestError
 from wantrn.model.media import read_frames
-from wantrn.model.media.atomic import draft_of
 from wantrn.model.quality import WINDOW, Comparison, Frames, compare_videos
 from wantrn.serving.compare_strip import draw_strip
+from wantrn.serving.picture_file import check_picture, write_picture
 from wantrn.serving.table import aligned
 
 _QUICK = 1.0  # seconds; what takes no longer has no progress bar
@@ -49,10 +48,10 @@ def compare(options: CompareOptions) -> int:
         # matplotlib may be absent, and takes a second
         from wantrn.serving.compare_plot import draw_plot
 
-        _write(options.plot, "plot", lambda file: draw_plot(file, names, found))
+        write_picture("plot", options.plot, lambda file: draw_plot(file, names, found))
     if options.strip is not None:
         strip = draw_strip((names[0], a), (names[1], b), found)
-        _write(options.strip, "strip", lambda file: strip.save(file, "png"))
+        write_picture("strip", options.strip, lambda file: strip.save(file, "png"))
     print(aligned(_table(options, a, found)))
     if options.json:
         frames, height, width = a.shape[:3]
@@ -66,16 +65,8 @@ def compare(options: CompareOptions) -> int:
 def _check_pictures(options: CompareOptions) -> None:
     """``RequestError`` unless both pictures can be drawn and written, as far as can be told now."""
     for field, path in (("plot", options.plot), ("strip", options.strip)):
-        if path is None:
-            continue
-        if path.suffix.lower() != ".png":
-            raise RequestError(field, f"{path} is not allowed; it must be a name that ends in .png")
-        if not path.parent.is_dir():
-            raise RequestError(field, f"{path}: there is no folder {path.parent}")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise RequestError(field, f"{path}: the folder {path.parent} cannot be written to")
-        if path.exists() and not path.is_file():
-            raise RequestError(field, f"{path} exists and is no file")
+        if path is not None:
+            check_picture(field, path)
     if options.plot is not None and options.plot == options.strip:
         raise RequestError("strip", f"{options.strip} is the file of --plot too")
     if options.plot is not None and find_spec("matplotlib") is None:
@@ -124,15 +115,6 @@ def _compared(a: Frames, b: Frames) -> Comparison:
         delay=_QUICK,
     ) as bar:
         return compare_videos(a, b, bar.update)
-
-
-def _write(path: Path, field: str, write: Callable[[Path], object]) -> None:
-    try:
-        with draft_of(path) as draft:
-            write(draft)
-    except OSError as error:
-        reason = error.strerror or error
-        raise RequestError(field, f"cannot write {path}: {reason}") from error
 
 
 def _table(options: CompareOptions, a: Frames, found: Comparison) -> dict[str, object]:

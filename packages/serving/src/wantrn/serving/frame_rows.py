@@ -13,10 +13,10 @@ from wantrn.model.quality import Frames
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
-_LEAST_SIDE, _LARGEST_SIDE = 160, 320  # of a frame's longer side in the picture, pixels
+_LEAST_SIDE, _LARGEST_SIDE = 128, 256  # of a frame's longer side in the picture, pixels
 _GAP, _GROUP_GAP, _MARGIN = 6, 26, 20  # pixels
-_TEXT, _TITLE = 15, 20  # sizes of letters, pixels
-_LINE = 21  # from one line of a label to the next, pixels
+_TEXT, _TITLE = 16, 20  # sizes of letters, pixels
+_LINE = 22  # from one line of a label to the next, pixels
 _PAPER, _INK, _FAINT = (255, 255, 255), (25, 28, 33), (104, 111, 122)
 _LETTERS = 34  # of a line of a label, at most
 

@@ -1,0 +1,79 @@
+"""What tools/ab.py asks for, and how one pipeline makes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from wantrn.kernels.backend import Backend, use_backend
+from wantrn.model.info import read_model_info
+from wantrn.model.media import to_uint8
+from wantrn.model.pipeline import WanPipeline
+from wantrn.model.quality import Frames
+from wantrn.model.settings import Settings, VideoRequest, resolve
+
+PROMPTS = (
+    "a red ball moves to the right on a white ground",
+    "a blue ring slides to the left on a black ground",
+    "a cyan ball bounces on a grey ground",
+    "a green square shrinks on a white ground",
+    "a purple triangle rises on a black ground",
+    "an orange ring sinks on a brown ground",
+    "a small yellow triangle gets bigger on a grey ground",
+    "a large pink square falls on a brown ground",
+)
+"""In the words of ``train_tiny/captions.py``; no clip of the training has such a colour, shape and
+motion together."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The videos that each setting makes.
+
+    Attributes:
+        model: a checkpoint folder.
+        prompts: one a video, whose seed is its place.
+        steps: of each; None for the checkpoint's default.
+    """
+
+    model: Path
+    prompts: tuple[str, ...]
+    steps: int | None = None
+
+    def settings(self) -> list[Settings]:
+        """Of each video. Raises ``RequestError`` and ``CheckpointError``."""
+        info = read_model_info(self.model)
+        return [
+            resolve(VideoRequest(prompt, seed=seed, steps=self.steps), info)
+            for seed, prompt in enumerate(self.prompts)
+        ]
+
+    def to_json(self) -> str:
+        """For another process."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Asked:
+        """What ``to_json`` has written."""
+        values = json.loads(text)
+        return cls(Path(values["model"]), tuple(values["prompts"]), values["steps"])
+
+
+def videos_of(
+    pipeline: WanPipeline, asked: Asked, backend: Backend = Backend.TORCH
+) -> Iterator[Frames]:
+    """All that is ``asked`` for, ``[F, H, W, 3]`` each."""
+    for settings in asked.settings():
+        # not around the yield: it would hold for whoever asks for the next one, too
+        with use_backend(backend):
+            frames = _video(pipeline, settings)
+        yield frames
+
+
+def _video(pipeline: WanPipeline, settings: Settings) -> Frames:
+    job = pipeline.prepare(settings)
+    while not job.done:
+        pipeline.step(job)
+    return to_uint8(pipeline.decode(job))
