@@ -31,6 +31,7 @@ from server_process import PYTHON_PATH, ServerProcess, server_process, video, wa
 
 from wantrn.model.info import ModelInfo, ModelKind
 from wantrn.model.media import read_video
+from wantrn.model.step_cache import DEFAULT_THRESHOLD
 from wantrn.serving import cli
 from wantrn.serving.client_command import KEY_VARIABLE
 from wantrn.serving.engines.protocol import Failed
@@ -119,7 +120,7 @@ def test_create_waits_and_fetches_the_video(
 def test_every_option_of_create_reaches_the_server(server: HttpServer, client: Client) -> None:
     options = ["--negative-prompt", "blue", "--size", "96x64", "--frames", "9", "--fps", "12"]
     options += ["--steps", "6", "--guidance", "3.5", "--guidance-2", "2.5", "--shift", "4.5"]
-    options += ["--scheduler", "euler", "--seed", "11", "--model", "tiny"]
+    options += ["--scheduler", "euler", "--seed", "11", "--model", "tiny", "--step-cache", "0.25"]
     said = client("create", "a red ball", "--no-wait", *options)
     assert said.status == 0, said.err
     id = said.out.strip()
@@ -130,6 +131,12 @@ def test_every_option_of_create_reaches_the_server(server: HttpServer, client: C
     assert (made["num_inference_steps"], made["seed"]) == (6, 11)
     assert (made["guidance_scale"], made["guidance_scale_2"]) == (3.5, 2.5)
     assert (made["flow_shift"], made["scheduler"]) == (4.5, "euler")
+    assert made["step_cache"] == 0.25
+    said = client("create", "a", "--no-wait", *SMALL, "--step-cache")
+    with server.client() as http:
+        assert video(http, said.out.strip())["step_cache"] == DEFAULT_THRESHOLD
+    said = client("create", "a", "--no-wait", *SMALL, "--step-cache", "2")
+    assert said.status == 2 and "--step-cache: threshold must be above 0" in said.err
     said = client("create", "a", "--no-wait", "--size", "99x64", "--fit", "nearest")
     with server.client() as http:
         assert video(http, said.out.strip())["size"] == "96x64"

@@ -17,6 +17,7 @@ from wantrn.model.denoising import DenoisingError
 from wantrn.model.info import ModelKind
 from wantrn.model.media import png_folder, read_video, video
 from wantrn.model.pipeline import WanPipeline
+from wantrn.model.step_cache import DEFAULT_THRESHOLD
 from wantrn.model.tiny import cached_tiny_checkpoint
 from wantrn.serving.cli import main
 
@@ -84,6 +85,34 @@ def test_every_option_reaches_the_picture(cache: Path, place: Path, changes: lis
     assert {key for key in after if before.get(key) != after[key]} == {name}
 
 
+def test_steps_that_were_reused_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--size", "32x32", "--frames", "1", "--seed", "7"]
+    # many steps, all of the high-noise expert but the last two, at little distance
+    many = ["--steps", "12", "--shift", "60"]
+    made = {}
+    for name, options in (
+        ("off", []),
+        ("cautious", ["--step-cache"]),
+        ("keen", ["--step-cache", "1"]),
+    ):
+        assert main(["generate", "x", *small, *many, *options, "--output", name]) == 0
+        frames, _, metadata = read_video(place / name)
+        made[name] = frames, metadata, capsys.readouterr().err
+    assert "step_cache" not in made["off"][1] and "step cache" not in made["off"][2]
+    assert made["cautious"][1]["step_cache"] == DEFAULT_THRESHOLD
+    assert made["cautious"][1]["steps_reused"] == 0
+    assert np.array_equal(made["cautious"][0], made["off"][0])
+    frames, metadata, said = made["keen"]
+    assert metadata["step_cache"] == 1 and metadata["steps_reused"] > 0
+    assert not np.array_equal(frames, made["off"][0])
+    told = re.search(r"^step cache: (\d+) of (\d+) steps of transformer reused, (.*)$", said, re.M)
+    assert told is not None, said
+    assert int(told[1]) == metadata["steps_reused"]
+    # weights are random: what a step computes says little of the next
+    assert "above 0.25, so no more were" in told[3]
+    assert "; 0 of " in told[3] and told[3].endswith("steps of transformer_2 reused")
+
+
 def test_a_first_frame_chooses_the_image_model(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +156,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--guidance", "nan"], "--guidance: .* got nan"),
     (["--guidance-2", "0"], "--guidance-2: .* got 0.0"),
     (["--shift", "0"], "--shift: .* got 0.0"),
+    (["--step-cache", "0"], "--step-cache: .* got 0.0"),
     (["--image", "absent.png"], "--image: absent.png does not exist"),
     (["--image", "text.png"], "--image: text.png is not a picture"),
     (["--output", "x.avi"], r"--output: 'x\.avi' .*\.mp4 or \.gif"),

@@ -184,6 +184,7 @@ def test_fields_in_each_form_of_a_body(server: HttpServer, form: str) -> None:
         "flow_shift": 5.0,
         "scheduler": "euler",
         "seed": 2**40,
+        "step_cache": 0.25,
         "model": "tiny",
     }
     with server.client() as client:
@@ -202,6 +203,7 @@ def test_fields_in_each_form_of_a_body(server: HttpServer, form: str) -> None:
     assert (settings.width, settings.height, settings.frames, settings.fps) == (96, 64, 9, 8)
     assert (settings.steps, settings.guidance, settings.guidance_2) == (6, 3.5, 2.0)
     assert (settings.shift, settings.scheduler, settings.seed) == (5.0, "euler", 2**40)
+    assert settings.step_cache == 0.25
     assert settings.negative_prompt == "blur"
 
 
@@ -241,6 +243,9 @@ def test_a_seed_is_drawn_once_and_told(client: httpx.Client, server: HttpServer)
         ({"guidance_scale": 0.5}, "guidance_scale", "from 1"),
         ({"guidance_scale_2": -1}, "guidance_scale_2", "from 1"),
         ({"flow_shift": 0}, "flow_shift", "above 0"),
+        ({"step_cache": 0}, "step_cache", "above 0 and at most 1"),
+        ({"step_cache": 1.5}, "step_cache", "above 0 and at most 1"),
+        ({"step_cache": "often"}, "step_cache", "number"),
         ({"scheduler": "ddim"}, "scheduler", "unipc and euler"),
         ({"seed": -1}, "seed", "0..9223372036854775807"),
         ({"seed": 2**63}, "seed", "0..9223372036854775807"),
@@ -313,15 +318,17 @@ def test_progress_never_falls_and_says_when_to_ask_again(
     from wantrn.serving.engines.protocol import Stepped
 
     for step in range(1, 21):
-        server.say(Stepped(id, step, 20, 3.0, 0))
+        server.say(Stepped(id, step, 20, 3.0, 0, reused=step % 5 == 0))
         reply = client.get(f"/v1/videos/{id}")
         assert reply.headers["openai-poll-after-ms"] == "1500"
+        assert reply.json()["steps_reused"] == step // 5
         seen.append(reply.json()["progress"])
         assert reply.json()["step"] == step
     assert seen == [5 * step for step in range(1, 20)] + [99]
     server.finish(id, video)
     reply = client.get(f"/v1/videos/{id}")
     assert reply.json()["progress"] == 100 and "openai-poll-after-ms" not in reply.headers
+    assert reply.json()["steps_reused"] == 4 and reply.json()["step_cache"] is None
     assert client.get(f"/v1/videos/{id}/content").content == video
 
 

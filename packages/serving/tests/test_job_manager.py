@@ -121,11 +121,11 @@ def test_a_job_from_its_beginning_to_its_end(tmp_path: Path, info: ModelInfo) ->
             assert h.status(job) is Status.IN_PROGRESS
             shown = []
             for step in range(1, 5):
-                await h.engine.say(Stepped(job.id, step, 4, 0.5, 0))
+                await h.engine.say(Stepped(job.id, step, 4, 0.5, 0, reused=step in (2, 3)))
                 progress = h.jobs.progress(job.id)
                 assert progress is not None and progress.step_seconds == 0.5
-                shown.append(progress.percent)
-            assert shown == [25, 50, 75, 99]
+                shown.append((progress.percent, progress.reused))
+            assert shown == [(25, 0), (50, 1), (75, 2), (99, 2)]
             await h.engine.say(Previewed(job.id, b"png"))
             await h.engine.say(Decoding(job.id))
             progress = h.jobs.progress(job.id)
@@ -135,6 +135,7 @@ def test_a_job_from_its_beginning_to_its_end(tmp_path: Path, info: ModelInfo) ->
             ended = h.jobs.get(job.id)
             assert ended is not None and ended.status is Status.COMPLETED
             assert ended.seconds == {"denoise": 2.0} and ended.ended_at and ended.expires_at
+            assert ended.steps_reused == 2
             assert h.jobs.video(ended).read_bytes() == b"video of " + job.id.encode()
             assert [status for _, status in h.watch.changes] == [
                 Status.QUEUED,

@@ -151,13 +151,29 @@ def test_folders_that_are_no_store(tmp_path: Path, info: ModelInfo) -> None:
     newer = tmp_path / "newer"
     JobStore(newer).close()
     with sqlite3.connect(newer / "jobs.sqlite3") as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     database.close()
-    with pytest.raises(StoreError, match="has version 2, this one is 1"):
+    with pytest.raises(StoreError, match="has version 3, this one is 2"):
         JobStore(newer)
     # none of them is left locked
     (damaged / "jobs.sqlite3").unlink()
     JobStore(damaged).close()
+
+
+def test_a_store_of_the_version_before_is_taken_over(tmp_path: Path, info: ModelInfo) -> None:
+    store = JobStore(tmp_path)
+    kept = replace(job(info), steps_reused=7)
+    store.add(kept)
+    assert store.get(kept.id) == kept
+    store.close()
+    with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
+        database.execute("ALTER TABLE jobs DROP COLUMN steps_reused")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+    for _ in range(2):
+        store = JobStore(tmp_path)
+        assert store.get(kept.id) == replace(kept, steps_reused=0)
+        store.close()
 
 
 def test_settings_of_another_version_are_told_and_not_guessed(

@@ -115,12 +115,14 @@ def test_jobs_are_counted_as_they_wait_run_and_end(tmp_path: Path, info: ModelIn
 
         await house.engine.say(Started(one.id))
         for step, expert in ((1, 0), (2, 0), (3, 0), (4, 1)):
-            await house.engine.say(Stepped(one.id, step, 4, 2.0, expert))
+            await house.engine.say(Stepped(one.id, step, 4, 2.0, expert, reused=step == 3))
         values = await house.scrape()
         assert value(values, "wantrn_jobs", status="in_progress") == 1
         assert value(values, "wantrn_queue_wait_seconds_count") == 1
         assert value(values, "wantrn_steps_total", expert="transformer") == 3
         assert value(values, "wantrn_steps_total", expert="transformer_2") == 1
+        assert value(values, "wantrn_steps_reused_total", expert="transformer") == 1
+        assert value(values, "wantrn_steps_reused_total", expert="transformer_2") == 0
         name = "wantrn_step_seconds"
         assert value(values, f"{name}_sum", expert="transformer") == 6
         assert value(values, f"{name}_bucket", expert="transformer", le="1.0") == 0

@@ -29,7 +29,8 @@ _OPTIONS = {
     API_NAMES.get(option, option): option
     for option in (
         *("model", "negative_prompt", "size", "frames", "seconds", "fps", "steps", "guidance"),
-        *("guidance_2", "shift", "scheduler", "seed", "lora", "fit", "image", "server"),
+        *("guidance_2", "shift", "scheduler", "seed", "step_cache", "lora", "fit", "image"),
+        "server",
     )
 }
 _FINAL = ("completed", "failed")

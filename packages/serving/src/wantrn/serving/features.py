@@ -8,7 +8,10 @@ from wantrn.model.info import ModelInfo, ModelKind
 from wantrn.serving.deployment import Deployment
 
 OMNI_TESTED = frozenset(
-    {Feature.TP, Feature.RING, Feature.ULYSSES, Feature.CFG_PARALLEL, Feature.FIRST_FRAME}
+    {
+        *(Feature.TP, Feature.RING, Feature.ULYSSES, Feature.CFG_PARALLEL),
+        *(Feature.FIRST_FRAME, Feature.STEP_CACHE),
+    }
 )
 """What has been run on vLLM-Omni's engine and compared, by the tests of the engine."""
 

@@ -30,6 +30,7 @@ from wantrn.serving.computation import describe_computation
 from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.local_ranks import run_on_local_ranks
 from wantrn.serving.rank_options import RankOptions, request_error
+from wantrn.serving.reuse_summary import describe_reuse
 from wantrn.serving.stages import Stages
 from wantrn.serving.table import aligned
 
@@ -52,6 +53,7 @@ class GenerateOptions:
     shift: float | None = None
     scheduler: str | None = None
     seed: int | None = None
+    step_cache: float | None = None  # threshold
     lora: tuple[tuple[Path, float], ...] = ()  # files, each with its scale
     lora_high: tuple[tuple[Path, float], ...] = ()
     lora_low: tuple[tuple[Path, float], ...] = ()
@@ -114,6 +116,7 @@ def _plan(options: GenerateOptions) -> Plan:
             scheduler=options.scheduler,
             seed=options.seed,
             loras=_loras(options, info),
+            step_cache=options.step_cache,
         ),
         info,
     )
@@ -172,6 +175,9 @@ def _run(options: GenerateOptions, plan: Plan, groups: Groups) -> int:
             if speaks:  # all have the same latents
                 print(f"wantrn generate: failed: {error}", file=sys.stderr)
             return 1
+    if speaks and job.cached is not None:
+        print(describe_reuse(job.cached), file=sys.stderr)
+        described["steps_reused"] = job.cached.steps_reused
     if not (speaks or pipeline.decodes_together):
         return 0  # with nothing to do that the first rank has not
     with stages.measure("decode"):

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from wantrn.model.step_cache import DEFAULT_THRESHOLD
 from wantrn.serving.argument_types import text
 
 
@@ -25,3 +26,12 @@ def add_video_arguments(parser: argparse.ArgumentParser, size: Callable[[str], o
     add("--guidance-2", metavar="X", type=float, help="guidance of the low-noise expert")
     add("--shift", metavar="X", type=float, help="shift of the noise levels")
     add("--seed", metavar="N", type=int, help="seed of the noise; without it, one is drawn")
+    add(
+        "--step-cache",
+        metavar="THRESHOLD",
+        type=float,
+        nargs="?",
+        const=DEFAULT_THRESHOLD,
+        help="let steps reuse most of what earlier ones have computed, as long as less than this "
+        "changes, from 0 to 1 (default: not at all; of the option alone: %(const)g)",
+    )

@@ -81,6 +81,7 @@ class Stepped:
         steps: the number of all.
         seconds: of this step alone.
         expert: the transformer that made it: 0 the high-noise (or only) one, 1 the low-noise one.
+        reused: a step cache made it of what earlier ones had computed.
     """
 
     id: str
@@ -88,6 +89,7 @@ class Stepped:
     steps: int
     seconds: float
     expert: int
+    reused: bool = False
 
 
 @dataclass(frozen=True)

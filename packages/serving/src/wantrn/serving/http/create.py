@@ -58,6 +58,10 @@ class CreateVideo(BaseModel):
     flow_shift: float | None = None
     scheduler: str | None = None
     seed: int | None = None
+    step_cache: Annotated[
+        float | None,
+        Field(description="the change up to which steps reuse what earlier ones have computed"),
+    ] = None
     negative_prompt: Annotated[str | None, Field(max_length=MAX_PROMPT)] = None
     lora: Annotated[
         list[LoraUse], Field(max_length=16, description="in a form, the same as JSON")
@@ -109,6 +113,7 @@ def ask(fields: CreateVideo, image: Image | None, offer: Offer, info: ModelInfo)
         shift=fields.flow_shift,
         scheduler=fields.scheduler,
         seed=fields.seed,
+        step_cache=fields.step_cache,
         loras=offer.loras.choices(fields.lora),
     )
     adjusted: dict[str, str] = {}

@@ -56,6 +56,8 @@ class Video(BaseModel):
     flow_shift: float
     scheduler: str
     seed: int
+    step_cache: float | None
+    steps_reused: int
     has_image: bool
     lora: list[VideoLora]
     adjusted: Mapping[str, str]
@@ -107,6 +109,8 @@ def video_of(job: Job, progress: Progress | None, position: int | None) -> Video
         flow_shift=settings.shift,
         scheduler=settings.scheduler,
         seed=settings.seed,
+        step_cache=settings.step_cache,
+        steps_reused=job.steps_reused if progress is None else progress.reused,
         has_image=job.image is not None,
         lora=[
             VideoLora(name=one.name, scale=one.high_scale, scale_2=one.low_scale)

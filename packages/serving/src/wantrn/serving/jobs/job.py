@@ -54,6 +54,7 @@ class Job:
         image: the name of the uploaded picture among the job's files, or None.
         adjusted: what ``fit=nearest`` changed: field to the value that was asked for.
         seconds: the time of each stage of a completed job.
+        steps_reused: how many steps of a job that has ended were made by a step cache.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Job:
     image: str | None = None
     adjusted: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    steps_reused: int = 0
 
     def check_change(self, status: Status) -> None:
         """Raise ``ValueError`` unless a job in this state may come to be in ``status``."""

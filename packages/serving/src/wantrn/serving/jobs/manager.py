@@ -305,7 +305,12 @@ class JobManager:
     def _advanced(self, event: Stepped | Previewed | Decoding) -> None:
         progress = self._progress[event.id]
         if isinstance(event, Stepped):
-            progress = replace(progress, step=event.step, step_seconds=event.seconds)
+            progress = replace(
+                progress,
+                step=event.step,
+                step_seconds=event.seconds,
+                reused=progress.reused + event.reused,
+            )
             self._store.advance(event.id, progress.percent)
         elif isinstance(event, Previewed):
             progress = replace(progress, preview=event.png)
@@ -347,7 +352,9 @@ class JobManager:
     def _end(self, job: Job, status: Status, error: JobError | None = None) -> None:
         now = time.time()
         ended = replace(job, error=error, ended_at=now, expires_at=now + self._limits.keep_seconds)
-        self._progress.pop(job.id, None)
+        progress = self._progress.pop(job.id, None)
+        if progress is not None:
+            ended = replace(ended, steps_reused=progress.reused)
         (self._store.files(job.id) / LATENTS).unlink(missing_ok=True)
         self._change(ended, status, job)
 

@@ -88,6 +88,12 @@ class Metrics:
         self._steps = Counter(
             "wantrn_steps", "Denoising steps, by expert.", ["expert"], registry=self.registry
         )
+        self._reused = Counter(
+            "wantrn_steps_reused",
+            "Denoising steps that a step cache made of what earlier ones had computed, by expert.",
+            ["expert"],
+            registry=self.registry,
+        )
         self._restarts = Counter(
             "wantrn_engine_restarts",
             "Times that the engine lost its ranks and started them again.",
@@ -137,6 +143,7 @@ class Metrics:
         if isinstance(event, Stepped):
             expert = EXPERTS[event.expert]
             self._steps.labels(expert).inc()
+            self._reused.labels(expert).inc(event.reused)
             self._step_seconds.labels(expert).observe(event.seconds)
         elif isinstance(event, Finished):
             for stage, seconds in event.seconds.items():

@@ -14,6 +14,7 @@ class Progress:
         steps: the number of all.
         step_seconds: of the last step; None before the first.
         decoding: the steps are done.
+        reused: of the steps done, those that were made by a step cache.
         preview: a PNG picture of what the video is like by now; None before the first.
     """
 
@@ -21,6 +22,7 @@ class Progress:
     step: int = 0
     step_seconds: float | None = None
     decoding: bool = False
+    reused: int = 0
     preview: bytes | None = None
 
     @property

@@ -16,7 +16,9 @@ from pathlib import Path
 from wantrn.serving.jobs.job import Job, JobError, Status
 from wantrn.serving.settings_json import settings_from_json, settings_to_json
 
-_VERSION = 1
+_VERSION = 2
+_UPGRADES = {1: "ALTER TABLE jobs ADD COLUMN steps_reused INTEGER NOT NULL DEFAULT 0"}
+"""What makes the next version of a store, by its own."""
 _TABLE = """
 CREATE TABLE jobs (
     place INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -32,7 +34,8 @@ CREATE TABLE jobs (
     error TEXT,
     image TEXT,
     adjusted TEXT NOT NULL,
-    seconds TEXT NOT NULL
+    seconds TEXT NOT NULL,
+    steps_reused INTEGER NOT NULL DEFAULT 0
 ) STRICT
 """
 _COLUMNS = tuple(field.name for field in fields(Job))
@@ -161,6 +164,8 @@ class JobStore:
             if version == 0:
                 database.execute(_TABLE)
                 database.execute(f"PRAGMA user_version = {_VERSION}")
+            elif version in _UPGRADES:
+                _upgrade(database, version)
             elif version != _VERSION:
                 raise StoreError(f"store: {file} has version {version}, this one is {_VERSION}")
         except sqlite3.DatabaseError as error:
@@ -170,6 +175,16 @@ class JobStore:
             database.close()
             raise
         return database
+
+
+def _upgrade(database: sqlite3.Connection, version: int) -> None:
+    """Make a store of ``version`` one of this version; a process that is killed leaves either."""
+    database.execute("BEGIN IMMEDIATE")
+    while version in _UPGRADES:
+        database.execute(_UPGRADES[version])
+        version += 1
+    database.execute(f"PRAGMA user_version = {version}")
+    database.execute("COMMIT")
 
 
 def _row(job: Job) -> tuple[str | float | None, ...]:

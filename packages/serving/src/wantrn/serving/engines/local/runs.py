@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.errors import RequestError
 from wantrn.model.media import read_image, to_uint8, write_video
-from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.serving.engines.local.latents import read_latents, write_latents
 from wantrn.serving.engines.previews import Previews
 from wantrn.serving.engines.protocol import (
@@ -92,7 +93,7 @@ class Runs:
             return
         seconds, step = time.monotonic() - begun, run.job.step_index
         expert = self._pipeline.expert_of(run.job, step - 1)
-        self._say(Stepped(id, step, run.job.steps, seconds, expert))
+        self._say(Stepped(id, step, run.job.steps, seconds, expert, run.job.step_reused))
         self._show(run)
 
     def finish(self, id: str) -> None:
@@ -125,10 +126,13 @@ class Runs:
             print(f"latents cannot be kept: {error}", file=sys.stderr, flush=True)
 
     def _write(self, run: _Run, video: Tensor) -> None:
-        work = run.work
+        work, cached = run.work, run.job.cached
+        metadata = dict(work.metadata)
+        if cached is not None and not run.again:
+            metadata["steps_reused"] = cached.steps_reused
         try:
             with run.stages.measure("write"):
-                write_video(work.output, to_uint8(video), work.settings.fps, work.metadata)
+                write_video(work.output, to_uint8(video), work.settings.fps, metadata)
         except (RequestError, OSError) as error:
             self._say(Failed(work.id, "not_written", f"the video cannot be written: {error}"))
         else:

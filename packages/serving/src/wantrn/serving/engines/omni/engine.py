@@ -32,6 +32,7 @@ from wantrn.serving.engines.protocol import (
     Lost,
     Ready,
     Started,
+    Stepped,
     Work,
 )
 from wantrn.serving.engines.state import EngineState
@@ -43,9 +44,11 @@ _EXECUTOR = "wantrn.serving.engines.omni.executor.RankExecutor"
 
 @dataclass
 class _Given:
-    """A piece of work that the engine has. ``failure`` is what a rank said of its end."""
+    """A piece of work that the engine has. ``reused`` counts steps that a step cache made;
+    ``failure`` is what a rank said of its end."""
 
     cancelled: bool = False
+    reused: int = 0
     failure: Failed | None = None
 
 
@@ -158,6 +161,8 @@ class OmniEngine(EngineState):
             if isinstance(event, Failed):
                 given.failure = event  # its request will end soon, and then it is told
                 return
+            if isinstance(event, Stepped):
+                given.reused += event.reused
             if isinstance(event, Started) and given.cancelled:
                 self._engine.abort(event.id)  # it was not there when it was to be dropped
         self._events.put_nowait(event)
@@ -177,6 +182,9 @@ class OmniEngine(EngineState):
             else:
                 end = given.failure or Failed(work.id, "engine_error", str(error))
         else:
+            if work.settings.step_cache is not None:
+                metadata = {**work.metadata, "steps_reused": given.reused}
+                work = replace(work, metadata=metadata)
             end = await _write(work, frames, stages)
         if self._given.get(work.id) is given:
             del self._given[work.id]

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.errors import RequestError
 from wantrn.model.media import to_uint8
-from wantrn.model.pipeline import Denoising, DenoisingError, WanPipeline
+from wantrn.model.pipeline import WanPipeline
 from wantrn.serving.engines.omni.compatibility import DiffusionOutput, OmniClientError
 from wantrn.serving.engines.omni.groups import adopt_groups
 from wantrn.serving.engines.omni.request_settings import Prepared, prepare_request
@@ -102,7 +103,8 @@ class StepWanPipeline:
         state.step_index = run.step_index
         expert = self._pipeline.expert_of(run, run.step_index - 1)
         seconds = state.extra[_SECONDS]
-        self._say(Stepped(state.request_id, run.step_index, run.steps, seconds, expert))
+        told = (run.step_index, run.steps, seconds, expert, run.step_reused)
+        self._say(Stepped(state.request_id, *told))
         self._show(state, run)
 
     def post_decode(self, state: Any, **_: Any) -> Any:

@@ -26,7 +26,7 @@ _ITS_OWN = {
     *("height_not_provided", "width_not_provided", "step_index", "emit_request_lifecycle"),
     *("modules", "save_output", "need_kv_receive", "generator_device", "output_type"),
 }
-_EXTRA = {"flow_shift", "sample_solver"}
+_EXTRA = {"flow_shift", "sample_solver", "step_cache"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,7 @@ def prepare_request(request: Any, options: StageOptions) -> Prepared:
         shift=extra.get("flow_shift", options.shift),
         scheduler=extra.get("sample_solver"),
         seed=params.seed,
+        step_cache=extra.get("step_cache"),
     )
     settings = resolve(asked, options.info)
     options.ranks.check(options.info, settings)
