@@ -26,7 +26,6 @@ def main() -> None:
     parser.add_argument("--export", type=Path, metavar="DIR", help="a new or empty folder")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    torch.use_deterministic_algorithms(True)
     recipe = Recipe(options.work)
     for stage in options.stage:
         recipe.run(stage, options.steps)

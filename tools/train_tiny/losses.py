@@ -79,7 +79,6 @@ def main() -> None:
     parser.add_argument("--check", choices=TRAINED, nargs="+", default=())
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    torch.use_deterministic_algorithms(True)
     if options.record:
         record(options.work)
     if options.picture is not None:
