@@ -26,7 +26,7 @@ from wantrn.model.capture import (
     recording,
 )
 from wantrn.model.capture.points import capturable, matching
-from wantrn.model.denoising import Denoising
+from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelKind
 from wantrn.model.pipeline import WanPipeline
@@ -300,6 +300,17 @@ def test_a_step_that_fails_leaves_nothing(t2v: WanPipeline, tmp_path: Path) -> N
         hook.remove()
     assert list(tmp_path.iterdir()) == []
     assert not any(module._forward_hooks for e in t2v.experts for module in e.modules())
+
+
+def test_what_is_not_finite_is_named(checkpoints: dict[ModelKind, Path], tmp_path: Path) -> None:
+    pipeline = WanPipeline.load(checkpoints[ModelKind.T2V], torch.float32)
+    weight = pipeline.experts[1].get_parameter("blocks.1.cross_attention.out.weight")
+    weight[7, 7] = torch.inf
+    plan = CapturePlan.of(pipeline, prepared(pipeline))
+    text = "after step 2 of 3 .*; blocks.1.cross_attention is the first module whose output is not"
+    with pytest.raises(DenoisingError, match=text):
+        captured(plan, tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_capture_that_ends_early_leaves_nothing(t2v: WanPipeline, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from wantrn.model.capture.folder import Start, write_step
 from wantrn.model.capture.outputs import by_branch, joined_branches, outputs_of
 from wantrn.model.capture.plan import CapturePlan
 from wantrn.model.capture.points import OF_THE_RUN, Branch, Point
+from wantrn.model.denoising import DenoisingError
 from wantrn.model.local_tokens import LocalTokens
 from wantrn.model.media.atomic import draft_of
 from wantrn.model.settings import token_count
@@ -38,7 +39,8 @@ class Recorder:
         Raises:
             ValueError: all of them are made.
             CaptureError: a module was not computed in the step, by name.
-            DenoisingError: see ``WanPipeline.step``.
+            DenoisingError: see ``WanPipeline.step``; the text names the first captured module that
+                was not finite.
         """
         if not self._left:
             raise ValueError("all steps are made")
@@ -62,7 +64,10 @@ class Recorder:
         start = Start(run.latents, run.solver_state)
         model = plan.pipeline.experts[plan.pipeline.expert_of(run, step)]
         with outputs_of(model, plan.watched, self._whole) as calls:
-            plan.pipeline.step(run)
+            try:
+                plan.pipeline.step(run)
+            except DenoisingError as error:
+                raise DenoisingError(f"{error}{_culprit(calls)}") from error
         if not plan.keeps:
             return
         points = {}
@@ -93,6 +98,14 @@ class Recorder:
             return None
         kept = whole[:, :: self._plan.every_token]
         return kept.to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _culprit(calls: Mapping[str, Sequence[Tensor | None]]) -> str:
+    """The first module with an output that is not finite, in words; nothing if there is none."""
+    for module, outputs in calls.items():
+        if any(one is not None and not bool(torch.isfinite(one).all()) for one in outputs):
+            return f"; {module} is the first module whose output is not finite"
+    return ""
 
 
 @contextmanager
