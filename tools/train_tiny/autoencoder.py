@@ -23,7 +23,7 @@ CONFIG = {
     "latents_std": [1.0] * CHANNELS,
 }
 
-_CLIPS = 4  # in a batch
+_CLIPS = 2  # in a batch
 _WINDOW = 9  # frames: the first, one that follows it, and one that follows such a one
 _KL_WEIGHT = 3e-5
 
@@ -33,7 +33,7 @@ class VaeStage:
     what keeps the latents near a normal distribution."""
 
     name = "vae"
-    schedule = Schedule(steps=2400, peak=2e-3)
+    schedule = Schedule(steps=3000, peak=1e-3)
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -47,9 +47,20 @@ class VaeStage:
         window = clips[:, :, first : first + _WINDOW]
         posterior = self._vae.encode(window).latent_dist
         noise = torch.randn(posterior.mean.shape, generator=generator)
-        drawn: Tensor = self._vae.decode(posterior.mean + posterior.std * noise).sample
+        drawn = unclamped(self._vae, posterior.mean + posterior.std * noise)
         kl: Tensor = (posterior.mean**2 + posterior.var - 1 - posterior.logvar).mean() / 2
         return functional.l1_loss(drawn, window) + _KL_WEIGHT * kl
+
+
+def unclamped(vae: AutoencoderKLWan, latents: Tensor) -> Tensor:
+    """What ``vae.decode`` gives before it is clamped to [-1, 1], beyond which nothing is learnt."""
+    parts: list[Tensor] = []
+    hook = vae.decoder.register_forward_hook(lambda module, given, part: parts.append(part))
+    try:
+        vae.decode(latents)
+    finally:
+        hook.remove()
+    return torch.cat(parts, dim=2)
 
 
 def draw_clips(words: list[Words], count: int, generator: torch.Generator) -> Tensor:
