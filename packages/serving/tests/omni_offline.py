@@ -1,7 +1,8 @@
 """Videos by vLLM-Omni's own offline API, with our plugin, beside our own pipeline on one rank.
 
 A program for the environment with vLLM-Omni; see ``omni_environment``. The question is a folder of
-checkpoints by kind, and cases: ``{"kind": ..., "stage": options, "request": parameters}``.
+checkpoints by kind, and cases: ``{"kind": ..., "stage": options, "requests": [parameters]}``. The
+answer has what came of each request, in their order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wantrn.serving.engines.omni.compatibility import OmniDiffusionSamplingParam
 OWN = {"threads": 1}
 
 
-def by_omni(model: Path, stage: dict[str, Any], request: dict[str, Any]) -> Any:
+def by_omni(model: Path, stage: dict[str, Any], requests: list[dict[str, Any]]) -> list[Any]:
     # by name, as it is not installed where types are checked
     omni: Any = import_module("vllm_omni.entrypoints.omni").Omni(
         model=str(model),
@@ -36,23 +37,30 @@ def by_omni(model: Path, stage: dict[str, Any], request: dict[str, Any]) -> Any:
         **stage,
     )
     try:
-        prompt: dict[str, Any] = {"prompt": "a cat", "negative_prompt": "a dog"}
-        if "picture" in request:
-            prompt["multi_modal_data"] = {"image": picture(request["picture"])}
-        params = OmniDiffusionSamplingParams(
-            width=request["size"][0],
-            height=request["size"][1],
-            num_frames=request["frames"],
-            num_inference_steps=request["steps"],
-            guidance_scale=3.0,
-            seed=5,
-            extra_args={"flow_shift": 4.0},
-        )
-        (output,) = omni.generate(prompt, params)
-        ((video,),) = output.images
-        return np.asarray(video)
+        return [one_of(omni, request) for request in requests]
     finally:
         omni.close()
+
+
+def one_of(omni: Any, request: dict[str, Any]) -> Any:
+    prompt: dict[str, Any] = {"prompt": "a cat", "negative_prompt": "a dog"}
+    if "picture" in request:
+        prompt["multi_modal_data"] = {"image": picture(request["picture"])}
+    extra = {"flow_shift": request["shift"]}
+    if "step_cache" in request:
+        extra["step_cache"] = request["step_cache"]
+    params = OmniDiffusionSamplingParams(
+        width=request["size"][0],
+        height=request["size"][1],
+        num_frames=request["frames"],
+        num_inference_steps=request["steps"],
+        guidance_scale=3.0,
+        seed=5,
+        extra_args=extra,
+    )
+    (output,) = omni.generate(prompt, params)
+    ((video,),) = output.images
+    return np.asarray(video)
 
 
 def alone(model: Path, request: dict[str, Any]) -> Any:
@@ -60,6 +68,8 @@ def alone(model: Path, request: dict[str, Any]) -> Any:
     run = pipeline.prepare(settings(model, request))
     while not run.done:
         pipeline.step(run)
+    if "step_cache" in request:
+        assert run.cached is not None and run.cached.steps_reused > 0
     return pipeline.decode(run).numpy()
 
 
@@ -73,8 +83,9 @@ def settings(model: Path, request: dict[str, Any]) -> Settings:
             frames=request["frames"],
             steps=request["steps"],
             guidance=3.0,
-            shift=4.0,
+            shift=request["shift"],
             seed=5,
+            step_cache=request.get("step_cache"),
         ),
         read_model_info(model),
     )
@@ -91,11 +102,14 @@ def main() -> None:
     answers = []
     for case in question["cases"]:
         model = Path(question["models"][case["kind"]])
-        made = by_omni(model, case["stage"], case["request"])
-        wanted = alone(model, case["request"])
-        same_shape = made.shape == wanted.shape
-        difference = float(np.abs(made - wanted).max()) if same_shape else None
-        answers.append({"shape": made.shape, "dtype": str(made.dtype), "difference": difference})
+        for request, made in zip(
+            case["requests"], by_omni(model, case["stage"], case["requests"]), strict=True
+        ):
+            wanted = alone(model, request)
+            same_shape = made.shape == wanted.shape
+            difference = float(np.abs(made - wanted).max()) if same_shape else None
+            found = {"shape": made.shape, "dtype": str(made.dtype), "difference": difference}
+            answers.append(found)
     Path(sys.argv[2]).write_text(json.dumps(answers))
 
 

@@ -109,7 +109,7 @@ def test_steps_that_were_reused_are_told(place: Path, capsys: pytest.CaptureFixt
     assert told is not None, said
     assert int(told[1]) == metadata["steps_reused"]
     # weights are random: what a step computes says little of the next
-    assert "above 0.25, so no more were" in told[3]
+    assert "above 0.5, so no more were" in told[3]
     assert "; 0 of " in told[3] and told[3].endswith("steps of transformer_2 reused")
 
 

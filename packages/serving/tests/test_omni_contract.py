@@ -160,6 +160,8 @@ REQUESTS: list[tuple[dict[str, Any], str | dict[str, Any]]] = [
     ({**SMALL, "guidance_scale": 2.0}, {"guidance": 2.0, "guidance_2": 3.0}),
     ({**SMALL, "guidance_scale_2": 2.0}, {"guidance": 4.0, "guidance_2": 2.0}),
     ({**SMALL, "extra_args": {"flow_shift": 2.0}}, {"shift": 2.0}),
+    ({**SMALL, "extra_args": {"step_cache": 0.25}}, {"step_cache": 0.25}),
+    ({**SMALL, "extra_args": {"step_cache": 2.0}}, "400 step_cache: threshold must be above 0"),
     ({**SMALL, "num_frames": 9, "fps": 8.0}, {"frames": 9, "fps": 8}),
     ({**SMALL, "prompt": {"prompt": "a", "negative_prompt": "b"}}, {"negative_prompt": "b"}),
     ({**SMALL, "width": 50}, "400 size: 50x32 cannot be made"),

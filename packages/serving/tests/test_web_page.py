@@ -244,7 +244,8 @@ def test_a_prompt_is_never_html(watched: Watched, client: httpx.Client) -> None:
 def test_settings_can_be_used_again(watched: Watched, client: httpx.Client) -> None:
     page = watched.page
     values: dict[str, Any] = {"seed": 2**53 + 1, "guidance_scale": 2.5, "flow_shift": 4.5}
-    values |= {"scheduler": "euler", "lora": [{"name": "style", "scale": 0.5, "scale_2": 0.25}]}
+    values |= {"scheduler": "euler", "step_cache": 0.3}
+    values |= {"lora": [{"name": "style", "scale": 0.5, "scale_2": 0.25}]}
     first = create(client, 3, prompt="one\ntwo", negative_prompt="three", **values)
     made = wait_status(client, first, "completed")
     page.goto(f"{page.url}#{first}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-DEFAULT_THRESHOLD = 0.1
+DEFAULT_THRESHOLD = 0.15
 
 MAX_THRESHOLD = 1.0
 """At which what is reused may be another thing altogether."""
@@ -24,8 +24,8 @@ class StepCache:
         threshold: above 0, up to ``MAX_THRESHOLD``.
         most_reused: steps in a row that reuse, at most.
         drift_limit: of ``sum |R - R'| / sum |R|``, where ``R`` is what the other blocks add in a
-            step in full that follows one that reused, and ``R'`` what reusing would have added. An
-            expert whose drift was above it reuses no more in that run.
+            step in full that follows one that reused, and ``R'`` what reusing once more would have
+            added. An expert whose drift was above it reuses no more in that run.
         guard: whether there are these two limits, and a last step in full. Without them it can be
             seen what they are for.
 
@@ -34,8 +34,8 @@ class StepCache:
     """
 
     threshold: float = DEFAULT_THRESHOLD
-    most_reused: int = 3
-    drift_limit: float = 0.25
+    most_reused: int = 2
+    drift_limit: float = 0.5
     guard: bool = True
 
     def __post_init__(self) -> None:

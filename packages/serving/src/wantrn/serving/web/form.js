@@ -7,7 +7,7 @@ import { withoutField } from "./words.js";
 // by these names the API and a video know them, and an empty one is the model's default
 const FIELDS = [
   "prompt", "negative_prompt", "size", "fps", "num_inference_steps",
-  "guidance_scale", "guidance_scale_2", "scheduler", "flow_shift", "seed",
+  "guidance_scale", "guidance_scale_2", "scheduler", "flow_shift", "step_cache", "seed",
 ];
 const TITLES = { t2v: "Text to video", i2v: "Picture to video", ti2v: "Text or picture to video" };
 

@@ -155,7 +155,8 @@ export class Stage {
     const asked = (what) => (what === undefined ? null : element("span", { className: "asked", textContent: ` asked for ${what}` }));
     add("Size", video.size, asked(adjusted.size));
     add("Length", `${video.seconds} s · ${video.num_frames} frames at ${video.fps} fps`, asked(adjusted.length));
-    add("Steps", String(video.num_inference_steps));
+    const reused = video.steps_reused ? `, of which ${video.steps_reused} reused others` : "";
+    add("Steps", `${video.num_inference_steps}${reused}`);
     const two = video.guidance_scale_2 === null ? "" : ` and ${video.guidance_scale_2}`;
     add("Guidance", `${video.guidance_scale}${two}`);
     add("Schedule", `${video.scheduler}, shift ${video.flow_shift}`);
