@@ -19,9 +19,9 @@ SEED = 0
 THREADS = 2
 """The same sums in the same order need the same number of threads."""
 
-_EMA_DECAY = 0.998
+_EMA_DECAY = 0.995
 _CLIP = 1.0  # norm of the gradient
-_SAVE_EVERY = 500  # steps
+_SAVE_EVERY = 250  # steps
 
 
 @dataclass(frozen=True)

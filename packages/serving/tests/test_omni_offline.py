@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ OUR_EXECUTOR = [
         (ModelKind.TI2V, PICTURE, {"ring_degree": 2}),
     )
 ]
+DEGREES = ("tensor_parallel_size", "ring_degree", "ulysses_degree", "cfg_parallel_size")
+FOUR_RANKS = [
+    case(ModelKind.T2V, ODD, distributed_executor_backend=EXECUTOR, **dict.fromkeys(pair, 2))
+    for pair in combinations(DEGREES, 2)
+    if pair != ("tensor_parallel_size", "ulysses_degree")  # with two heads, tp leaves one to share
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +63,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @needs_omni
 @pytest.mark.parametrize(
     ("cases", "bound"),
-    [(ONE_RANK, 0.0), (ITS_EXECUTOR, 1e-5), (OUR_EXECUTOR, 1e-5)],
-    ids=["one rank", "two ranks, its executor", "two ranks, our executor"],
+    [(ONE_RANK, 0.0), (ITS_EXECUTOR, 1e-5), (OUR_EXECUTOR, 1e-5), (FOUR_RANKS, 1e-5)],
+    ids=["one rank", "two ranks, its executor", "two ranks, our executor", "every two axes"],
 )
 def test_the_video_is_that_of_one_rank(
     cases: list[dict[str, Any]], bound: float, models: dict[str, str], tmp_path: Path
