@@ -5,8 +5,9 @@
 
 The prompts are fixed, as is the noise of each. Without a model it is the tiny one that ``wantrn
 generate`` uses. Of PSNR and SSIM the table has the least and the median over all prompts, and of
-the flicker of what differs the largest and the median; see docs/comparing.md. ``--picture`` draws
-some frames of the first prompt, and what differs.
+the flicker of what differs the largest and the median; see docs/comparing.md. Where the step cache
+is at work, the last column has the median of the steps that it made. ``--picture`` draws some
+frames of the first prompt, and what differs.
 
 ``sim`` takes minutes for each video, so it is made only where it is named: with ``--prompts 1``
 and few steps.
@@ -25,7 +26,7 @@ from typing import Any
 
 from ab_picture import draw_settings
 from ab_settings import REFERENCE, SETTINGS, Setting
-from ab_videos import PROMPTS, Asked
+from ab_videos import PROMPTS, Asked, Video
 from tqdm import tqdm
 
 from wantrn.model.errors import CheckpointError, RequestError
@@ -43,23 +44,25 @@ class Bench:
 
     def __init__(self, asked: Asked, bar: tqdm[Any]) -> None:
         self._asked, self._bar = asked, bar
-        self.exact = list(self._made("fp32", REFERENCE))
+        self.exact = [video.frames for video in self._made("fp32", REFERENCE)]
         self.first: dict[str, tuple[Frames, Comparison]] = {}
         """Of each setting the video of the first prompt."""
 
-    def compare(self, name: str, setting: Setting) -> list[Comparison]:
-        """One for each prompt."""
-        found = []
-        for exact, frames in zip(self.exact, self._made(name, setting), strict=True):
-            found.append(compare_videos(exact, frames))
-            self.first.setdefault(name, (frames, found[0]))
-        return found
+    def compare(self, name: str, setting: Setting) -> dict[str, float]:
+        """The figures of a setting."""
+        found, reused = [], []
+        for exact, video in zip(self.exact, self._made(name, setting), strict=True):
+            found.append(compare_videos(exact, video.frames))
+            reused.append(video.reused)
+            self.first.setdefault(name, (video.frames, found[0]))
+        cached = {"reused.median": statistics.median(reused)} if any(reused) else {}
+        return figures(found) | cached
 
-    def _made(self, name: str, setting: Setting) -> Iterator[Frames]:
+    def _made(self, name: str, setting: Setting) -> Iterator[Video]:
         self._bar.set_description(name)
-        for frames in setting.make(self._asked):
+        for video in setting.make(self._asked):
             self._bar.update()
-            yield frames
+            yield video
 
 
 def figures(found: Sequence[Comparison]) -> dict[str, float]:
@@ -90,10 +93,12 @@ def line(name: str, setting: Setting, found: dict[str, float]) -> str:
         "equal" if math.isinf(value) else f"{value:.1f}"
         for value in (found["psnr.min"], found["psnr.median"])
     ]
+    steps = found.get("reused.median")
+    reused = "" if steps is None else f", {steps:g} steps reused"
     return (
         f"{name:<{_NAME}}{psnr[0]:>9}{psnr[1]:>8}"
         f"{found['ssim.min']:11.4f}{found['ssim.median']:8.4f}"
-        f"{found['flicker.max']:9.3f}{found['flicker.median']:8.3f}  {setting.words}"
+        f"{found['flicker.max']:9.3f}{found['flicker.median']:8.3f}  {setting.words}{reused}"
     )
 
 
@@ -107,7 +112,7 @@ def run(asked: Asked, names: Sequence[str], picture: Path | None) -> dict[str, f
         bench = Bench(asked, bar)
         bar.write(heading())
         for name in names:
-            row = figures(bench.compare(name, SETTINGS[name]))
+            row = bench.compare(name, SETTINGS[name])
             bar.write(line(name, SETTINGS[name], row))
             found |= {f"{name}.{key}": finite_or_none(value) for key, value in row.items()}
     if picture is not None:

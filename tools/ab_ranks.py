@@ -12,13 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from ab_videos import Asked, videos_of
+from ab_videos import Asked, Video, videos_of
 
 from wantrn.model.execution import Execution
 from wantrn.model.media import read_frames, write_video
 from wantrn.model.parallelism import Parallelism
 from wantrn.model.pipeline import WanPipeline
-from wantrn.model.quality import Frames
 from wantrn.parallel import Degrees, Groups
 from wantrn.parallel.attention import Strategy
 from wantrn.parallel.launch import join_world, run_local
@@ -27,7 +26,7 @@ from wantrn.serving.modules import MODULES
 DEGREES = Degrees(ring=2)
 
 
-def on_two_ranks(asked: Asked, strategy: Strategy) -> Iterator[Frames]:
+def on_two_ranks(asked: Asked, strategy: Strategy) -> Iterator[Video]:
     """The videos in fp32, made by two processes that share their tokens.
 
     Raises ``RuntimeError`` if these fail; they have said why.
@@ -38,7 +37,7 @@ def on_two_ranks(asked: Asked, strategy: Strategy) -> Iterator[Frames]:
         if status != 0:
             raise RuntimeError(f"the ranks of {strategy.value} ended with status {status}")
         for number in range(len(asked.prompts)):
-            yield read_frames(Path(folder, str(number)))
+            yield Video(read_frames(Path(folder, str(number))))
 
 
 def main() -> None:
@@ -46,9 +45,9 @@ def main() -> None:
     with join_world() as place:
         parallel = Parallelism(Groups.build(DEGREES), strategy)
         pipeline = WanPipeline.load(asked.model, torch.float32, Execution(parallel))
-        for number, frames in enumerate(videos_of(pipeline, asked)):
+        for number, video in enumerate(videos_of(pipeline, asked)):
             if place.rank == 0:
-                write_video(Path(folder, str(number)), frames, 1, {})
+                write_video(Path(folder, str(number)), video.frames, 1, {})
 
 
 if __name__ == "__main__":

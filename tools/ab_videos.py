@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from wantrn.kernels.backend import Backend, use_backend
+from wantrn.model.cached_steps import CachedSteps
 from wantrn.model.info import read_model_info
 from wantrn.model.media import to_uint8
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quality import Frames
 from wantrn.model.settings import Settings, VideoRequest, resolve
+from wantrn.model.step_cache import StepCache
 
 PROMPTS = (
     "a red ball moves to the right on a white ground",
@@ -61,19 +63,35 @@ class Asked:
         return cls(Path(values["model"]), tuple(values["prompts"]), values["steps"])
 
 
+@dataclass(frozen=True, eq=False)
+class Video:
+    """One that was made: ``[F, H, W, 3]``, and how many of its steps were the step cache's."""
+
+    frames: Frames
+    reused: int = 0
+
+
 def videos_of(
-    pipeline: WanPipeline, asked: Asked, backend: Backend = Backend.TORCH
-) -> Iterator[Frames]:
-    """All that is ``asked`` for, ``[F, H, W, 3]`` each."""
+    pipeline: WanPipeline,
+    asked: Asked,
+    backend: Backend = Backend.TORCH,
+    cache: StepCache | None = None,
+) -> Iterator[Video]:
+    """All that is ``asked`` for."""
     for settings in asked.settings():
         # not around the yield: it would hold for whoever asks for the next one, too
         with use_backend(backend):
-            frames = _video(pipeline, settings)
-        yield frames
+            video = _made(pipeline, settings, cache)
+        yield video
 
 
-def _video(pipeline: WanPipeline, settings: Settings) -> Frames:
+def _made(pipeline: WanPipeline, settings: Settings, cache: StepCache | None) -> Video:
     job = pipeline.prepare(settings)
+    if cache is not None:
+        # settings have a threshold and no more; without the guard there are only these
+        cached = CachedSteps.of(cache, len(pipeline.info.experts))
+        job = replace(job, settings=replace(settings, step_cache=cache.threshold), cached=cached)
     while not job.done:
         pipeline.step(job)
-    return to_uint8(pipeline.decode(job))
+    reused = 0 if job.cached is None else job.cached.steps_reused
+    return Video(to_uint8(pipeline.decode(job)), reused)

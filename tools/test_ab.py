@@ -6,13 +6,14 @@ import json
 import math
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ab
 import numpy as np
 import pytest
 import torch
-from ab_settings import REFERENCE, SETTINGS
+from ab_settings import CACHES, REFERENCE, SETTINGS
 from ab_videos import PROMPTS, Asked, videos_of
 from fp8_quality import write_checkpoint
 from PIL import Image
@@ -21,10 +22,12 @@ from train_tiny.world import COLOURS, GROUNDS, Size, Words
 
 from wantrn.kernels.backend import Backend, setting
 from wantrn.model.info import DEFAULTS_FILE, ModelKind
+from wantrn.model.media import to_uint8
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quality import compare_videos, psnr
 from wantrn.model.quantization import QuantizationOptions
 from wantrn.model.quantization.run import QuantizationJob
+from wantrn.model.step_cache import DEFAULT_THRESHOLD, StepCache
 
 STEPS = 3
 
@@ -117,7 +120,7 @@ def test_the_settings_are_what_they_say(model: Path, tmp_path: Path) -> None:
     ):
         (expected,) = videos_of(WanPipeline.load(folder, dtype), asked)
         (found,) = make(asked)
-        assert np.array_equal(found, expected)
+        assert np.array_equal(found.frames, expected.frames)
 
 
 def test_by_kernels_in_the_simulator(model: Path) -> None:
@@ -126,8 +129,42 @@ def test_by_kernels_in_the_simulator(model: Path) -> None:
     videos = SETTINGS["sim"].make(asked)
     found = next(videos)
     assert setting().backend is Backend.AUTO, "it holds for these videos only"
-    assert not np.array_equal(found, bf16)
-    assert psnr(found, exact) > 40
+    assert not np.array_equal(found.frames, bf16.frames)
+    assert psnr(found.frames, exact.frames) > 40
+
+
+def test_a_step_cache_is_that_of_a_request(model: Path) -> None:
+    """And without its guard, it reuses more of a random model than it should."""
+    pipeline, cache = WanPipeline.load(model, torch.float32), StepCache(0.9)
+    asked = Asked(model, PROMPTS[:1], steps=40)
+    (settings,) = asked.settings()
+    job = pipeline.prepare(replace(settings, step_cache=cache.threshold))
+    while not job.done:
+        pipeline.step(job)
+    (found,) = videos_of(pipeline, asked, cache=cache)
+    (free,) = videos_of(pipeline, asked, cache=replace(cache, guard=False))
+    assert job.cached is not None
+    assert found.reused == job.cached.steps_reused > 0
+    assert np.array_equal(found.frames, to_uint8(pipeline.decode(job)))
+    assert free.reused > found.reused
+    assert not np.array_equal(free.frames, found.frames)
+
+
+def test_caches_are_what_they_are_called() -> None:
+    guarded = [name for name, cache in CACHES.items() if cache.guard]
+    assert [CACHES[name].threshold for name in guarded] == [
+        DEFAULT_THRESHOLD / 2,
+        DEFAULT_THRESHOLD,
+        DEFAULT_THRESHOLD * 2,
+    ]
+    for name, cache in CACHES.items():
+        kind, threshold = name.split("_")
+        assert (kind, float(threshold)) == (
+            "cache" if cache.guard else "unguarded",
+            cache.threshold,
+        )
+        assert f"{cache.threshold:g}" in SETTINGS[name].words
+        assert ("guard" in SETTINGS[name].words) == (not cache.guard)
 
 
 def test_figures_are_of_all_prompts() -> None:
