@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
-from safetensors.torch import load_file
+from capture_runs import STEPS, captured, files, prepared
 from torch import Tensor, nn
 
 from wantrn.model.capture import (
     DEFAULT_MODULES,
-    Branch,
-    Capture,
     CaptureError,
     CapturePlan,
-    Point,
     Selection,
     recording,
 )
 from wantrn.model.capture.points import capturable, matching
-from wantrn.model.denoising import Denoising, DenoisingError
+from wantrn.model.denoising import DenoisingError
 from wantrn.model.execution import Execution
 from wantrn.model.info import ModelKind
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quantization import QuantizationOptions
 from wantrn.model.quantization.run import QuantizationJob
-from wantrn.model.settings import VideoRequest, resolve
 from wantrn.model.tiny import tiny_config
 
-STEPS = 3  # the first is the high-noise expert's
 TOKENS, HIDDEN = 3 * 4 * 4, 256
 GUIDED = ("prompt", "negative")
-
-
-def prepared(pipeline: WanPipeline, **changes: Any) -> Denoising:
-    """A run, three steps long unless changed."""
-    request = VideoRequest("a red ball", size=(64, 64), frames=9, steps=STEPS, seed=1)
-    if pipeline.info.kind is ModelKind.I2V:
-        request = replace(request, image=Image.new("RGB", (64, 64), "red"))
-    if pipeline.info.kind is ModelKind.TI2V:
-        request = replace(request, size=(128, 128))
-    return pipeline.prepare(resolve(replace(request, **changes), pipeline.info))
-
-
-def captured(plan: CapturePlan, folder: Path) -> Capture:
-    with recording(plan, folder) as recorder:
-        assert [recorder.make() for _ in plan.steps_to_make] == list(plan.steps_to_make)
-    return Capture.open(folder)
-
-
-def files(capture: Capture) -> list[dict[str, Tensor]]:
-    """What is in each step's file, read without our own reader."""
-    return [load_file(capture.folder / step.file) for step in capture.description.steps]
 
 
 @pytest.fixture(scope="module")
@@ -371,67 +342,3 @@ def test_a_step_cache(t2v: WanPipeline, tmp_path: Path) -> None:
     assert cached.description.settings == whole.description.settings
     with pytest.raises(CaptureError, match="step_cache must be off where steps take the inputs"):
         CapturePlan.of(t2v, prepared(t2v, step_cache=0.1), Selection(always), whole)
-
-
-# What is read
-
-
-@pytest.fixture(scope="module")
-def small(t2v: WanPipeline, tmp_path_factory: pytest.TempPathFactory) -> Capture:
-    plan = CapturePlan.of(t2v, prepared(t2v), Selection(("latents",)))
-    return captured(plan, tmp_path_factory.mktemp("small") / "c")
-
-
-def copied(capture: Capture, folder: Path, **changes: Any) -> Path:
-    folder.mkdir()
-    for file in capture.folder.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    described = json.loads((folder / "capture.json").read_text())
-    (folder / "capture.json").write_text(json.dumps({**described, **changes}))
-    return folder
-
-
-def test_read_as_written(small: Capture, tmp_path: Path) -> None:
-    assert Capture.open(copied(small, tmp_path / "c")).description == small.description
-    step = small.description.steps[0]
-    with small.step(step) as file:
-        assert file.points() == {"latents@both"}
-        with pytest.raises(CaptureError, match="velocity@both"):
-            file.read(Point("velocity", Branch.BOTH))
-    with pytest.raises(CaptureError, match="step 7 is not captured"):
-        small.start(7)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"format": "other"},
-        {"steps": []},
-        {"steps": [{"index": 0}]},
-        {"modules": []},
-        {"every_token": 0},
-        {"unknown": 1},
-    ],
-)
-def test_a_wrong_description_is_named(
-    small: Capture, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    with pytest.raises(CaptureError, match=r"c/capture.json: "):
-        Capture.open(copied(small, tmp_path / "c", **changes))
-
-
-def test_a_damaged_capture_is_named(small: Capture, tmp_path: Path) -> None:
-    folder = copied(small, tmp_path / "c")
-    file = folder / small.description.steps[1].file
-    file.write_bytes(file.read_bytes()[:-1])
-    capture = Capture.open(folder)
-    with pytest.raises(CaptureError, match=r"step-0001.safetensors: cannot be read"):
-        capture.start(1)
-    file.unlink()
-    with pytest.raises(CaptureError, match=r"step-0001.safetensors: file not found"):
-        Capture.open(folder)
-    (folder / "capture.json").write_text("{")
-    with pytest.raises(CaptureError, match=r"capture.json: cannot be read as JSON"):
-        Capture.open(folder)
-    with pytest.raises(CaptureError, match=r"capture.json: file not found"):
-        Capture.open(tmp_path)
