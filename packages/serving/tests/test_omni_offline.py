@@ -18,7 +18,7 @@ ODD = {"size": [48, 48], "frames": 9, "steps": 3, "shift": 4.0}
 EVEN = {"size": [64, 96], "frames": 5, "steps": 2, "shift": 4.0}
 PICTURE = {**EVEN, "picture": 40}
 # steps that are near enough to each other for random weights to have something to reuse
-CACHED = {"steps": 6, "shift": 60.0, "step_cache": 1.0}
+CACHED = {"steps": 8, "shift": 100.0, "step_cache": 1.0}
 
 
 def case(kind: ModelKind, request: dict[str, Any], **stage: Any) -> dict[str, Any]:
