@@ -23,8 +23,8 @@ CONFIG = {
     "latents_std": [1.0] * CHANNELS,
 }
 
-# Frames of a window, and clips in a batch of such: many clips show many colours and shapes, and nine
-# frames are those that the model treats apart: the first, four that follow, four that follow others.
+# Frames of a window, and clips in a batch of such. Many clips show many colours and shapes; nine
+# frames are the parts that the model treats apart: one, four after it, and four after four.
 _BATCHES = ((1, 16), (5, 4), (9, 2))
 _KL_WEIGHT = 3e-5
 

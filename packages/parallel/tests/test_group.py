@@ -155,7 +155,8 @@ def test_all_reduce_that_nobody_waits_for_yet(
     four: Ranks, order: Order, dtype: torch.dtype
 ) -> None:
     for result in four.run(reduced_meanwhile, order, dtype):
-        np.testing.assert_array_equal(result, sum(everyone(order, (3, 5), dtype)).T)
+        wanted = np.sum(everyone(order, (3, 5), dtype), axis=0).T
+        np.testing.assert_array_equal(result, wanted)
 
 
 def begun_before_others() -> float:
