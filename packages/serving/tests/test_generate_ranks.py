@@ -159,12 +159,12 @@ from wantrn.serving import local_ranks
 
 branches = WanPipeline._branches
 
-def failing(self, run, expert, t, negative):
+def failing(self, run, *rest):
     if run.step_index == 1:
         Path(__file__).with_name("rank-" + os.environ["RANK"]).write_text(str(os.getpid()))
         if os.environ["RANK"] == "1":
             {failure}
-    return branches(self, run, expert, t, negative)
+    return branches(self, run, *rest)
 
 WanPipeline._branches = failing
 sys.exit(local_ranks.main())
