@@ -20,6 +20,7 @@ from train_tiny.captions import caption
 from train_tiny.latents import LatentClips
 from train_tiny.text import ROWS, PromptEncoder
 from train_tiny.training import Schedule
+from wantrn.model.schedulers.flow import shift_level
 
 SHIFT = 3.0
 """Of the levels, here and in sampling."""
@@ -103,10 +104,10 @@ class Levels:
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         even = self.low + (self.high - self.low) * torch.rand(count, generator=generator)
-        return SHIFT * even / (1 + (SHIFT - 1) * even)
+        return shift_level(even, SHIFT)
 
 
-_EVEN_BOUNDARY = BOUNDARY / (SHIFT - (SHIFT - 1) * BOUNDARY)
+_EVEN_BOUNDARY = shift_level(BOUNDARY, 1 / SHIFT)
 ALL = Levels()
 HIGH = Levels(low=_EVEN_BOUNDARY)
 LOW = Levels(high=_EVEN_BOUNDARY)

@@ -29,14 +29,13 @@ from train_tiny.world import Words, draw_scene, render
 from wantrn.model.info import read_model_info
 from wantrn.model.media import to_uint8
 from wantrn.model.pipeline import WanPipeline
+from wantrn.model.quality import Frames, psnr
 from wantrn.model.settings import VideoRequest, resolve
 from wantrn.model.vae import VideoAutoencoder
 
 CAPTIONS = 40
 FIRST_FRAMES = 10
 CLIPS = 32  # for the autoencoder
-
-Frames = npt.NDArray[np.uint8]  # [F, height, width, 3]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class Video:
     caption: str
     frames: Frames
     seen: Seen
-    first_frame: Frames | None = None  # [height, width, 3], that it was given
+    first_frame: Frames | None = None  # of one frame, that it was given
 
     @property
     def right(self) -> bool:
@@ -58,13 +57,7 @@ class Video:
     def first_frame_psnr(self) -> float:
         """dB; of a video that was given a first frame."""
         assert self.first_frame is not None
-        return psnr(self.frames[0], self.first_frame)
-
-
-def psnr(a: Frames, b: Frames) -> float:
-    """dB, of levels from 0 to 255."""
-    error = np.mean((a.astype(np.float64) - b) ** 2)
-    return float(10 * np.log10(255**2 / error)) if error else float("inf")
+        return psnr(self.frames[:1], self.first_frame)
 
 
 def asked(count: int) -> list[tuple[Words, str]]:
@@ -84,8 +77,8 @@ def text_to_video(pipeline: WanPipeline, steps: int | None = None) -> Iterator[V
 def image_to_video(pipeline: WanPipeline, steps: int | None = None) -> Iterator[Video]:
     """A video from each of ``FIRST_FRAMES`` first frames."""
     for seed, (words, said) in enumerate(asked(CAPTIONS + FIRST_FRAMES)[CAPTIONS:]):
-        first = levels(render([draw_scene(words, step_generator("frame", seed))]))[0, 0]
-        request = VideoRequest(said, image=Image.fromarray(first), seed=seed, steps=steps)
+        first = levels(render([draw_scene(words, step_generator("frame", seed))]))[0, :1]
+        request = VideoRequest(said, image=Image.fromarray(first[0]), seed=seed, steps=steps)
         frames = _make(pipeline, request)
         yield Video(words, said, frames, see(frames), first)
 
@@ -99,7 +92,7 @@ def autoencoder_psnr(vae: VideoAutoencoder) -> list[float]:
     return found
 
 
-def levels(clips: torch.Tensor) -> Frames:
+def levels(clips: torch.Tensor) -> npt.NDArray[np.uint8]:
     """``[B, 3, F, height, width]`` in [-1, 1] to uint8 ``[B, F, height, width, 3]``."""
     return to_uint8((clips.permute(0, 2, 3, 4, 1) + 1) / 2)
 

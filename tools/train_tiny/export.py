@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from diffusers import WanTransformer3DModel
@@ -14,19 +12,12 @@ from train_tiny.recipe import TinyWan
 from train_tiny.world import FRAMES, SIDE
 from wantrn.model.checkpoints import save_sharded
 from wantrn.model.info import DEFAULTS_FILE
+from wantrn.model.json_file import write_json
 from wantrn.model.text import TIED_PARAMETERS
+from wantrn.model.tiny import SCHEDULER
 
 # As released checkpoints have it: these are fp32, the rest is bf16.
 _FP32 = ("time_embedder", "scale_shift_table", "norm")
-
-_SCHEDULER = {
-    "_class_name": "UniPCMultistepScheduler",
-    "prediction_type": "flow_prediction",
-    "use_flow_sigmas": True,
-    "flow_shift": SHIFT,
-    "num_train_timesteps": 1000,
-    "solver_order": 2,
-}
 
 _DEFAULTS = {
     "size": [SIDE, SIDE],
@@ -62,9 +53,9 @@ def export(model: TinyWan, folder: Path) -> None:
     encoder.config.save_pretrained(folder / "text_encoder")
     for name, transformer in (("transformer", model.high), ("transformer_2", model.low)):
         _export_transformer(transformer, folder / name)
-    _write_json(folder / "scheduler" / "scheduler_config.json", _SCHEDULER)
-    _write_json(folder / "model_index.json", _INDEX)
-    _write_json(folder / DEFAULTS_FILE, _DEFAULTS)
+    write_json(folder / "scheduler" / "scheduler_config.json", {**SCHEDULER, "flow_shift": SHIFT})
+    write_json(folder / "model_index.json", _INDEX)
+    write_json(folder / DEFAULTS_FILE, _DEFAULTS)
 
 
 def _export_transformer(transformer: WanTransformer3DModel, folder: Path) -> None:
@@ -74,8 +65,3 @@ def _export_transformer(transformer: WanTransformer3DModel, folder: Path) -> Non
         for name, tensor in transformer.state_dict().items()
     }
     save_sharded(state, folder)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -57,6 +57,13 @@ def test_the_judge_sees_what_was_drawn(words: Words, seed: int) -> None:
     assert see(frames) == Seen(words.colour, words.motion, words.ground)
 
 
+def test_the_judge_is_right_of_every_scene_that_can_be_named() -> None:
+    source = generator(0)
+    for words in all_words():
+        frames = levels(render([draw_scene(words, source)]))[0]
+        assert see(frames) == Seen(words.colour, words.motion, words.ground)
+
+
 @settings(max_examples=60, deadline=None)
 @given(WORDS, SEEDS, st.floats(0, 12))
 def test_the_judge_bears_noise(words: Words, seed: int, sigma: float) -> None:

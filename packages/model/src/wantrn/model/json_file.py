@@ -1,8 +1,9 @@
-"""Reading the JSON files of a checkpoint."""
+"""Reading and writing the JSON files of a checkpoint."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,3 +21,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object, holds {type(value).__name__}")
     return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """``value`` as the object in ``path``, whose folder is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

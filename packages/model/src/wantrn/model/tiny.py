@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -20,6 +19,7 @@ from wantrn.model.checkpoints import CheckpointFormat, export_state, save_sharde
 from wantrn.model.checkpoints.native import native_shapes
 from wantrn.model.config import WanConfig
 from wantrn.model.info import DEFAULTS_FILE, ModelKind
+from wantrn.model.json_file import write_json
 from wantrn.model.text import TIED_PARAMETERS
 
 _REVISION = 1  # part of a cached checkpoint's name: raise it when its contents change
@@ -60,12 +60,12 @@ def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> None:
         state = random_state(config, seed + index)
         tensors = export_state(state, config, CheckpointFormat.DIFFUSERS)
         save_sharded(tensors, target)
-        _write_json(target / "config.json", config.to_diffusers())
+        write_json(target / "config.json", config.to_diffusers())
     _write_vae(folder / "vae", kind, seed)
     _write_text_encoder(folder, seed)
-    _write_json(folder / "scheduler" / "scheduler_config.json", _SCHEDULER)
-    _write_json(folder / "model_index.json", _model_index(kind))
-    _write_json(folder / DEFAULTS_FILE, _DEFAULTS)
+    write_json(folder / "scheduler" / "scheduler_config.json", SCHEDULER)
+    write_json(folder / "model_index.json", _model_index(kind))
+    write_json(folder / DEFAULTS_FILE, _DEFAULTS)
 
 
 def tiny_config(kind: ModelKind) -> WanConfig:
@@ -158,8 +158,7 @@ def _write_text_encoder(folder: Path, seed: int) -> None:
     encoder.config.save_pretrained(folder / "text_encoder")
 
 
-# The scheduler of the released checkpoints.
-_SCHEDULER = {
+SCHEDULER = {
     "_class_name": "UniPCMultistepScheduler",
     "prediction_type": "flow_prediction",
     "use_flow_sigmas": True,
@@ -167,6 +166,7 @@ _SCHEDULER = {
     "num_train_timesteps": 1000,
     "solver_order": 2,
 }
+"""Of the released checkpoints: ``scheduler_config.json``."""
 
 _DEFAULTS = {"size": [128, 128], "frames": 17, "fps": 16, "steps": 20, "dtype": "float32"}
 
@@ -184,8 +184,3 @@ def _model_index(kind: ModelKind) -> dict[str, Any]:
         "transformer_2": ["diffusers", "WanTransformer3DModel"] if two_experts else [None, None],
         "vae": ["diffusers", "AutoencoderKLWan"],
     }
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-FloatOrArray = TypeVar("FloatOrArray", float, np.float32, npt.NDArray[np.float64])
+Level = TypeVar("Level", float, np.float32, npt.NDArray[np.float64], torch.Tensor)
 
 # UniPC works with log(1 - sigma), so its first level stays this far below 1 (as in diffusers).
 _BELOW_ONE = 1e-6
 
 
-def shift_level(level: FloatOrArray, shift: float) -> FloatOrArray:
+def shift_level(level: Level, shift: float) -> Level:
     """``shift * level / (1 + (shift - 1) * level)``."""
     return shift * level / (1 + (shift - 1) * level)
 
