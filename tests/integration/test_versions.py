@@ -12,6 +12,7 @@ import wantrn.kernels
 import wantrn.model
 import wantrn.parallel
 import wantrn.serving
+import wantrn.tiny
 
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 VERSIONS = {
@@ -20,6 +21,7 @@ VERSIONS = {
     "nkisim": nkisim.__version__,
     "parallel": wantrn.parallel.__version__,
     "serving": wantrn.serving.__version__,
+    "tiny": wantrn.tiny.__version__,
 }
 
 

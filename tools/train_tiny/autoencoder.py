@@ -1,9 +1,16 @@
-"""The stage ``vae``: a tiny AutoencoderKLWan that learns to draw the world's clips."""
+"""The stages ``frames`` and ``vae``: a tiny AutoencoderKLWan that learns to draw the world's clips.
+
+It is made as that of Wan2.2's TI2V-5B, with residuals around every change of size, but for one
+halving less. Learning from clips alone, with as many frames in a batch, it drew no colours after
+half an hour: a batch has few scenes then. So it first learns from single frames of many scenes,
+and then from windows of clips.
+"""
 
 from __future__ import annotations
 
 import torch
 from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,37 +21,63 @@ from train_tiny.world import FRAMES, Words, draw_scene, render
 CHANNELS = 8
 """Of a latent position: what a shape on a ground needs; Wan's has 16."""
 
+_PATCH = 2
+
 CONFIG = {
-    "base_dim": 16,
+    "base_dim": 24,
+    "decoder_base_dim": 24,
     "z_dim": CHANNELS,
-    "dim_mult": [1, 2, 2, 2],
+    "dim_mult": [1, 2, 2],
+    "temperal_downsample": [True, True],
     "num_res_blocks": 1,
+    "is_residual": True,
+    "patch_size": _PATCH,
+    "in_channels": 3 * _PATCH**2,
+    "out_channels": 3 * _PATCH**2,
     "latents_mean": [0.0] * CHANNELS,
     "latents_std": [1.0] * CHANNELS,
 }
 
-# Frames of a window, and clips in a batch of such. Many clips show many colours and shapes; nine
-# frames are the parts that the model treats apart: one, four after it, and four after four.
-_BATCHES = ((1, 16), (5, 4), (9, 2))
 _KL_WEIGHT = 3e-5
+_SQUARES = 2.0  # of squares in the loss, to one of distances
+
+Batches = tuple[tuple[int, int], ...]
+"""Frames of a window, and clips of such in a batch; one of these is drawn for each step."""
+
+SINGLE: Batches = ((1, 16),)
+WINDOWS: Batches = ((5, 8), (9, 4))
+"""Nine frames are the parts that the model treats apart: one, four after it, four after four."""
+
+
+def make_vae() -> AutoencoderKLWan:
+    """With weights of seed 0."""
+    torch.manual_seed(0)
+    vae = AutoencoderKLWan(**CONFIG)
+    _initialise(vae)
+    return vae
 
 
 class VaeStage:
-    """See ``training.Stage``. The loss is the mean distance of levels in [-1, 1], and a little of
-    what keeps the latents near a normal distribution."""
+    """See ``training.Stage``.
 
-    name = "vae"
-    schedule = Schedule(steps=3000, peak=1.5e-3)
+    The loss is of levels in [-1, 1]: their distance, which makes edges sharp; its square, without
+    which a small shape is worth less than the ground that it hides; and a little of what keeps the
+    latents near a normal distribution.
+    """
 
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self._vae = AutoencoderKLWan(**CONFIG)
-        _initialise(self._vae)
-        self.module: nn.Module = self._vae
+    def __init__(
+        self, name: str, schedule: Schedule, batches: Batches, vae: AutoencoderKLWan
+    ) -> None:
+        self.name = name
+        self.schedule = schedule
+        self._batches = batches
+        self._vae = vae
+        self.module: nn.Module = vae
         self._words = training_words()
 
     def loss(self, generator: torch.Generator) -> Tensor:
-        frames, count = _BATCHES[int(torch.randint(len(_BATCHES), (), generator=generator))]
+        kind = int(torch.randint(len(self._batches), (), generator=generator))
+        frames, count = self._batches[kind]
         clips = draw_clips(self._words, count, generator)
         first = int(torch.randint(FRAMES - frames + 1, (), generator=generator))
         window = clips[:, :, first : first + frames]
@@ -52,25 +85,27 @@ class VaeStage:
         noise = torch.randn(posterior.mean.shape, generator=generator)
         drawn = unclamped(self._vae, posterior.mean + posterior.std * noise)
         kl: Tensor = (posterior.mean**2 + posterior.var - 1 - posterior.logvar).mean() / 2
-        return functional.l1_loss(drawn, window) + _KL_WEIGHT * kl
+        distance, squares = functional.l1_loss(drawn, window), functional.mse_loss(drawn, window)
+        return distance + _SQUARES * squares + _KL_WEIGHT * kl
 
 
 @torch.no_grad()
 def _initialise(vae: AutoencoderKLWan) -> None:
     """Let what differs from clip to clip come through at the start.
 
-    With torch's own weights the biases drown it: of the decoder's output it is a twentieth, and 100
-    steps on single frames come to 13.5 dB; with these to 17.9. Convolutions keep the size of what
-    they are given, blocks add little to their input, and the latents' noise is small.
+    Convolutions keep the size of what they are given, blocks add little to their input, the
+    latents' noise is small, and nothing is read from frames before: what is learnt from single
+    frames holds for clips.
     """
     for name, module in vae.named_modules():
         if not isinstance(module, nn.Conv2d | nn.Conv3d):
             continue
         inputs = module.weight[0].numel()
-        if module.kernel_size[0] == 3 and isinstance(module, nn.Conv3d):
-            inputs //= 3  # of a first frame, all but the last are zeros
-        module.weight.normal_(0, inputs**-0.5)
+        spatial = module.kernel_size == (3, 3, 3)
+        module.weight.normal_(0, (inputs // 3 if spatial else inputs) ** -0.5)
         module.bias.zero_()
+        if spatial:
+            module.weight[:, :, :2] = 0
         if name.endswith(("conv2", ".proj")):
             module.weight.mul_(0.2)
     vae.quant_conv.weight[CHANNELS:].mul_(0.1)
@@ -85,7 +120,8 @@ def unclamped(vae: AutoencoderKLWan, latents: Tensor) -> Tensor:
         vae.decode(latents)
     finally:
         hook.remove()
-    return torch.cat(parts, dim=2)
+    drawn: Tensor = unpatchify(torch.cat(parts, dim=2), patch_size=_PATCH)
+    return drawn
 
 
 def draw_clips(words: list[Words], count: int, generator: torch.Generator) -> Tensor:

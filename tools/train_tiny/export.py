@@ -16,7 +16,8 @@ from wantrn.model.json_file import write_json
 from wantrn.model.text import TIED_PARAMETERS
 from wantrn.model.tiny import SCHEDULER
 
-# As released checkpoints have it: these are fp32, the rest is bf16.
+# As released checkpoints have it: these parts of the transformers are fp32, and so is the
+# autoencoder; the rest is bf16.
 _FP32 = ("time_embedder", "scale_shift_table", "norm")
 
 _DEFAULTS = {
@@ -48,17 +49,21 @@ def export(model: TinyWan, folder: Path) -> None:
     model.vae.save_pretrained(folder / "vae")
     model.text.tokenizer.save_pretrained(folder / "tokenizer")
     encoder = model.text.encoder
-    state = {k: v for k, v in encoder.state_dict().items() if k not in TIED_PARAMETERS}
+    state = {
+        name: tensor.to(torch.bfloat16)
+        for name, tensor in encoder.state_dict().items()
+        if name not in TIED_PARAMETERS
+    }
     save_sharded(state, folder / "text_encoder", stem="model")
     encoder.config.save_pretrained(folder / "text_encoder")
     for name, transformer in (("transformer", model.high), ("transformer_2", model.low)):
-        _export_transformer(transformer, folder / name)
+        export_transformer(transformer, folder / name)
     write_json(folder / "scheduler" / "scheduler_config.json", {**SCHEDULER, "flow_shift": SHIFT})
     write_json(folder / "model_index.json", _INDEX)
     write_json(folder / DEFAULTS_FILE, _DEFAULTS)
 
 
-def _export_transformer(transformer: WanTransformer3DModel, folder: Path) -> None:
+def export_transformer(transformer: WanTransformer3DModel, folder: Path) -> None:
     transformer.save_config(folder)
     state = {
         name: tensor if any(part in name for part in _FP32) else tensor.to(torch.bfloat16)

@@ -2,11 +2,11 @@
 
     ./pants run tools/train_tiny/losses.py -- WORK --picture FILE.png
     ./pants run tools/train_tiny/losses.py -- WORK --record
-    ./pants run tools/train_tiny/losses.py -- WORK --check vae base
+    ./pants run tools/train_tiny/losses.py -- WORK --check frames base
 
 ``--record`` writes ``first_losses.json`` beside this file. ``--check`` trains the first steps of
-the named stages anew and compares with it; a stage needs those before it in ``WORK``, but ``vae``
-needs nothing.
+the named stages anew and compares with it; a stage needs those before it in ``WORK``, but
+``frames`` needs nothing.
 """
 
 from __future__ import annotations

@@ -10,20 +10,29 @@ from typing import cast
 import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
 
-from train_tiny.autoencoder import VaeStage, draw_clips, latent_scale
+from train_tiny.autoencoder import (
+    SINGLE,
+    WINDOWS,
+    VaeStage,
+    draw_clips,
+    latent_scale,
+    make_vae,
+)
 from train_tiny.captions import training_words
 from train_tiny.denoiser import ALL, HIGH, LOW, DenoiserStage, TextToVideo, make_transformer
 from train_tiny.latents import LatentClips, encode_clips
 from train_tiny.text import PromptEncoder, make_tokenizer
 from train_tiny.training import Schedule, Stage, step_generator, train
 
-TRAINED = ("vae", "base", "high", "low")
-STAGES = ("vae", "latents", "base", "high", "low")
+TRAINED = ("frames", "vae", "base", "high", "low")
+STAGES = ("frames", "vae", "latents", "base", "high", "low")
 """Each needs all before it, but for the last two, which need not each other."""
 
 _CLIPS = 16_000
 _SCALED_BY = 64  # clips that the latents' scale is taken from
 
+_FRAMES = Schedule(steps=1000, peak=1.5e-3)
+_WINDOWS = Schedule(steps=1800, peak=8e-4, warm_up=100)
 _BASE = Schedule(steps=7500, peak=8e-4)
 _EXPERT = Schedule(steps=3000, peak=3e-4)
 
@@ -59,8 +68,10 @@ class Recipe:
         return train(self._stage(name), scratch, steps)
 
     def _stage(self, name: str) -> Stage:
+        if name == "frames":
+            return self._frames()
         if name == "vae":
-            return VaeStage()
+            return self._windows()
         clips = self._clips(self._vae())
         return self._base(clips) if name == "base" else self._expert(name, clips)
 
@@ -76,9 +87,19 @@ class Recipe:
         high, low = (cast(WanTransformer3DModel, expert.module) for expert in experts)
         return TinyWan(vae, cast(TextToVideo, base.module).text, high, low)
 
+    def _frames(self) -> VaeStage:
+        return VaeStage("frames", _FRAMES, SINGLE, make_vae())
+
+    def _windows(self) -> VaeStage:
+        """Begins with what ``frames`` has come to."""
+        frames = self._frames()
+        self._finish(frames)
+        frames.module.requires_grad_(True)
+        return VaeStage("vae", _WINDOWS, WINDOWS, cast(AutoencoderKLWan, frames.module))
+
     def _vae(self) -> AutoencoderKLWan:
         """As trained, with the scale of its latents in its configuration."""
-        stage = VaeStage()
+        stage = self._windows()
         self._finish(stage)
         vae = cast(AutoencoderKLWan, stage.module)
         clips = draw_clips(training_words(), _SCALED_BY, step_generator("scale", 0))

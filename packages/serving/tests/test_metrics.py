@@ -34,6 +34,7 @@ from wantrn.serving.jobs.job import Job, JobError, Status
 from wantrn.serving.jobs.manager import JobManager
 from wantrn.serving.jobs.metrics import CONTENT_TYPE, Metrics
 from wantrn.serving.jobs.store import JobStore
+from wantrn.serving.shapes import Shape
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -232,6 +233,38 @@ def test_a_job_that_waited_waited_as_long_as_its_record_says(
     assert value(values, "wantrn_queue_wait_seconds_bucket", le="15.0") == 0
     assert value(values, "wantrn_queue_wait_seconds_bucket", le="60.0") == 1
     assert value(values, "wantrn_jobs_cancelled_total", status="queued") == 1
+
+
+def test_a_shape_is_new_until_these_ranks_have_made_it(tmp_path: Path, info: ModelInfo) -> None:
+    store = JobStore(tmp_path)
+    metrics = Metrics(store, warmed_up=[Shape(64, 32, 5)])
+
+    def make(width: int, frames: int, end: Status = Status.COMPLETED) -> None:
+        chosen = replace(settings_of(info), width=width, height=32, frames=frames)
+        job = Job("video_1", "tiny", chosen, created_at=100.0)
+        metrics.job_changed(job)
+        metrics.job_changed(replace(job, status=Status.IN_PROGRESS, started_at=101.0))
+        error = JobError("not_finite", "step 1") if end is Status.FAILED else None
+        metrics.job_changed(replace(job, status=end, error=error, started_at=101.0))
+
+    def begun() -> tuple[float | None, ...]:
+        values = parse(asyncio.run(metrics.text(0, ScriptedEngine(info))))
+        name = "wantrn_jobs_begun_total"
+        return tuple(value(values, name, shape=shape) for shape in ("known", "new"))
+
+    assert begun() == (0, 0)
+    make(64, 5)  # warmed up
+    assert begun() == (1, 0)
+    make(64, 9, Status.FAILED)
+    make(64, 9)  # the first of it was not made to its end
+    assert begun() == (1, 2)
+    make(64, 9)
+    assert begun() == (2, 2)
+    metrics.engine_said(Lost("rank 0 died"))  # the next ranks have made what they warm up
+    make(64, 9)
+    make(64, 5)
+    store.close()
+    assert begun() == (3, 3)
 
 
 def test_the_bytes_are_those_of_the_store_s_files(tmp_path: Path, info: ModelInfo) -> None:

@@ -62,7 +62,7 @@ def serve(config: Path | None, given: dict[str, Any]) -> int:
         configure_logs(deployment.log)
         _announce(deployment, name, engine, listening)
         watch = _FirstStart()
-        metrics = Metrics(store)
+        metrics = Metrics(store, warmed_up=deployment.buckets)
         observers: list[Observer] = [JobLog(), metrics, watch]
         if traces is not None:
             observers.append(traces)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prometheus_client import (
@@ -21,6 +21,7 @@ from wantrn.serving.engines.protocol import Engine, Event, Finished, Health, Los
 from wantrn.serving.jobs.job import Job, Status
 from wantrn.serving.jobs.manager import CANCELLED
 from wantrn.serving.jobs.store import JobStore
+from wantrn.serving.shapes import Shape
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -36,11 +37,19 @@ class Metrics:
     """An ``Observer`` that counts, in a registry of its own. Counters begin at 0 with the process.
 
     Every label has few values: states, error codes, stages and experts, but never an id.
+    ``warmed_up`` are the shapes that the ranks make before they are ready.
     """
 
-    def __init__(self, store: JobStore, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        clock: Callable[[], float] = time.time,
+        warmed_up: Sequence[Shape] = (),
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._warmed_up = frozenset(warmed_up)
+        self._made = set(warmed_up)  # shapes, by the ranks that there are now
         self.registry = CollectorRegistry()
         self._define_gauges()
         self._define_counts()
@@ -67,6 +76,16 @@ class Metrics:
         )
 
     def _define_counts(self) -> None:
+        self._begun = Counter(
+            "wantrn_jobs_begun",
+            "Jobs begun, by whether the ranks had made the size and length before, or were "
+            "warmed up for it. For a new one, a device's compiler has to work, unless it finds its "
+            "own files of an earlier process.",
+            ["shape"],
+            registry=self.registry,
+        )
+        for known in (True, False):
+            self._count_begun(known, 0)
         self._ended = Counter(
             "wantrn_jobs_ended",
             "Jobs that ended, by state and error code (none for completed ones).",
@@ -122,9 +141,16 @@ class Metrics:
             registry=self.registry,
         )
 
+    def _count_begun(self, known: bool, count: int = 1) -> None:
+        self._begun.labels("known" if known else "new").inc(count)
+
     def job_changed(self, job: Job) -> None:
+        shape = Shape(job.settings.width, job.settings.height, job.settings.frames)
         if job.status is Status.IN_PROGRESS and job.started_at is not None:
             self._waited.observe(max(0.0, job.started_at - job.created_at))
+            self._count_begun(shape in self._made)
+        elif job.status is Status.COMPLETED:
+            self._made.add(shape)
         if not job.status.final:
             return
         code = "none" if job.error is None else job.error.code
@@ -148,8 +174,9 @@ class Metrics:
         elif isinstance(event, Finished):
             for stage, seconds in event.seconds.items():
                 self._stage_seconds.labels(stage).observe(seconds)
-        elif isinstance(event, Lost) and not event.broken:
-            self._restarts.inc()
+        elif isinstance(event, Lost):
+            self._made = set(self._warmed_up)
+            self._restarts.inc(not event.broken)
 
     async def text(self, waiting: int, engine: Engine) -> bytes:
         """All of it as it is now, in Prometheus' text format (``CONTENT_TYPE``).
