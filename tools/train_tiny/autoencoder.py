@@ -103,6 +103,7 @@ def _initialise(vae: AutoencoderKLWan) -> None:
         inputs = module.weight[0].numel()
         spatial = module.kernel_size == (3, 3, 3)
         module.weight.normal_(0, (inputs // 3 if spatial else inputs) ** -0.5)
+        assert module.bias is not None, "all of this model's have one"
         module.bias.zero_()
         if spatial:
             module.weight[:, :, :2] = 0
