@@ -263,8 +263,8 @@ def test_a_shape_is_new_until_these_ranks_have_made_it(tmp_path: Path, info: Mod
     metrics.engine_said(Lost("rank 0 died"))  # the next ranks have made what they warm up
     make(64, 9)
     make(64, 5)
-    store.close()
     assert begun() == (3, 3)
+    store.close()
 
 
 def test_the_bytes_are_those_of_the_store_s_files(tmp_path: Path, info: ModelInfo) -> None:
