@@ -4,10 +4,10 @@
         [--json] [--picture FILE.png]
 
 The prompts are fixed, as is the noise of each. Without a model it is the tiny one that ``wantrn
-generate`` uses. Of PSNR and SSIM the table has the least and the median over all prompts, and of
-the flicker of what differs the largest and the median; see docs/comparing.md. Where the step cache
-is at work, the last column has the median of the steps that it made. ``--picture`` draws some
-frames of the first prompt, and what differs.
+generate`` uses, which knows what they say. Of PSNR and SSIM the table has the least and the median
+over all prompts, and of the flicker of what differs the largest and the median; see
+docs/comparing.md. Where the step cache is at work, the last column has the median of the steps that
+it made. ``--picture`` draws some frames of the first prompt, and what differs.
 
 ``sim`` takes minutes for each video, so it is made only where it is named: with ``--prompts 1``
 and few steps.
@@ -30,11 +30,10 @@ from ab_videos import PROMPTS, Asked, Video
 from tqdm import tqdm
 
 from wantrn.model.errors import CheckpointError, RequestError
-from wantrn.model.info import ModelKind
 from wantrn.model.quality import Comparison, Frames, compare_videos
 from wantrn.model.quality.comparison import finite_or_none
-from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.picture_file import check_picture, write_picture
+from wantrn.tiny import CHECKPOINT
 
 _NAME = 14  # letters of the first column
 
@@ -125,7 +124,7 @@ def run(asked: Asked, names: Sequence[str], picture: Path | None) -> dict[str, f
 def _options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--model", type=Path, metavar="DIR", help="a checkpoint folder (default: a tiny one)")
+    add("--model", type=Path, default=CHECKPOINT, metavar="DIR", help="(default: the tiny one)")
     usual = [name for name, setting in SETTINGS.items() if not setting.slow]
     add("--only", nargs="+", choices=SETTINGS, default=usual, help=f"({' '.join(usual)})")
     add("--prompts", type=int, default=len(PROMPTS), metavar="N", help="(default all)")
@@ -142,8 +141,7 @@ def main() -> None:
     try:
         if options.picture is not None:
             check_picture("picture", options.picture)
-        model = tiny_checkpoint(ModelKind.T2V) if options.model is None else options.model
-        asked = Asked(model, PROMPTS[: options.prompts], options.steps)
+        asked = Asked(options.model, PROMPTS[: options.prompts], options.steps)
         asked.settings()
     except (RequestError, CheckpointError) as error:
         parser.error(str(error))

@@ -23,16 +23,16 @@ from wantrn.model.capture import (
 from wantrn.model.denoising import DenoisingError
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
-from wantrn.model.info import ModelKind, read_model_info
+from wantrn.model.info import read_model_info
 from wantrn.model.media import read_image
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.parallel import Groups
 from wantrn.parallel.launch import join_world, rank_of_environment, run_local
-from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.modules import MODULES
 from wantrn.serving.rank_options import RankOptions
 from wantrn.serving.table import aligned
+from wantrn.tiny import CHECKPOINT
 
 PROMPT = "a red ball rolls to the right"
 
@@ -45,7 +45,7 @@ class RecordOptions:
     """
 
     folder: Path
-    model: Path | None = None
+    model: Path = CHECKPOINT
     dtype: str | None = None
     backend: str = "auto"
     device: str = "cpu"
@@ -82,7 +82,7 @@ def record(options: RecordOptions, arguments: Sequence[str]) -> int:
             raise RequestError(name, "must not be given: nothing is decoded")
     old = options.inputs_of or options.like
     capture = None if old is None else Capture.open(old)
-    info = read_model_info(options.model or tiny_checkpoint(_kind(options)))
+    info = read_model_info(options.model)
     request = _request(options, capture)
     settings = resolve(request, info)
     options.ranks.check(info, settings)
@@ -141,11 +141,6 @@ def _plan(
         return CapturePlan.of(pipeline, pipeline.prepare(settings), selection, inputs)
     except ValueError as error:
         raise CaptureError(str(error)) from error
-
-
-def _kind(options: RecordOptions) -> ModelKind:
-    """Of the tiny model."""
-    return ModelKind.I2V if "image" in options.request else ModelKind.T2V
 
 
 def _request(options: RecordOptions, capture: Capture | None) -> VideoRequest:

@@ -29,6 +29,7 @@ from wantrn.serving.argument_types import positive, size, text
 from wantrn.serving.cli import status_of
 from wantrn.serving.rank_arguments import add_rank_arguments
 from wantrn.serving.video_arguments import add_video_arguments
+from wantrn.tiny import CHECKPOINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_record(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, help="a new folder, for the capture")
-    add("--model", metavar="DIR", type=Path, help="checkpoint (default: a tiny one)")
+    add("--model", metavar="DIR", type=Path, default=CHECKPOINT, help="(default: the tiny one)")
     add("--dtype", choices=DTYPES, help="of the weights (default: the checkpoint's)")
     backends = [backend.value for backend in Backend]
     add("--backend", choices=backends, default="auto", help="who computes (default: %(default)s)")

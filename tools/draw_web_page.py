@@ -2,7 +2,7 @@
 
     ./pants run tools/draw_web_page.py -- docs/images/web-page.png
 
-The server has the tiny model with random weights, so that its videos are noise. Needs Chromium, as
+The server has the tiny model of ``wantrn-tiny``, whose world the prompts are of. Needs Chromium, as
 ``chromium`` on PATH or by the variable WANTRN_CHROMIUM.
 """
 
@@ -29,15 +29,14 @@ from wantrn.serving import cli
 SIZE = (1280, 1470)
 COLOURS = 256  # of the picture, which keeps its file small
 FINISHED = (
-    "A heron lifts off from a misty lake at dawn",
-    "Slow dolly through a library, dust in the light",
-    "Waves seen from above, long exposure",
-    "A tram turns the corner of a wet street at night",
+    "a large blue ring slides to the left on a black ground",
+    "a yellow square falls on a brown ground",
+    "a small green ball bounces on a grey ground",
+    "a purple triangle grows on a white ground",
 )
-RUNNING = (
-    "A paper boat drifts down a rainy street at dusk, low camera, warm light from shop windows"
-)
-WAITING = "A kite over dunes, wide lens"
+RUNNING = "a large red ball rolls to the right on a white ground"
+WAITING = "a pink ring shrinks on a black ground"
+RUNNING_STEPS = 600  # half of them show what it is, and the others take longer than the page
 PATIENCE = 180.0  # seconds that anything may take
 
 
@@ -75,15 +74,16 @@ def make_videos(address: str) -> str:
     with httpx.Client(base_url=f"{address}/v1", timeout=PATIENCE) as client:
 
         def ask(prompt: str, steps: int) -> str:
-            fields = {"prompt": prompt, "size": "192x112", "num_inference_steps": steps, "seed": 7}
+            fields = {"prompt": prompt, "num_inference_steps": steps, "seed": 7}
             reply = client.post("/videos", json=fields).raise_for_status()
             return str(reply.json()["id"])
 
-        made = [ask(prompt, 2) for prompt in FINISHED]
+        made = [ask(prompt, 20) for prompt in FINISHED]
         wait(lambda: client.get(f"/videos/{made[-1]}").json()["status"] == "completed")
-        running = ask(RUNNING, 40)
-        ask(WAITING, 40)
-        wait(lambda: (client.get(f"/videos/{running}").json()["step"] or 0) >= 12)
+        running = ask(RUNNING, RUNNING_STEPS)
+        ask(WAITING, 20)
+        half = RUNNING_STEPS // 2
+        wait(lambda: (client.get(f"/videos/{running}").json()["step"] or 0) >= half)
     return running
 
 

@@ -2,8 +2,8 @@
 
     ./pants run tools/make_tiny.py -- FOLDER [--kind t2v|i2v|ti2v] [--seed N]
 
-`wantrn generate --model FOLDER` runs it; its pictures are noise. `wantrn generate` without a model
-makes the same checkpoint, of seed 0, in the user's cache.
+`wantrn generate --model FOLDER` runs it; its pictures are noise. The one that draws, which `wantrn
+generate` uses without a model, is trained by tools/train_tiny.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.folder.exists() and (not options.folder.is_dir() or any(options.folder.iterdir())):
         parser.error(f"{options.folder} is not an empty folder")
-    write_tiny_checkpoint(options.folder, ModelKind(options.kind), options.seed)
-    print(options.folder)
+    print(write_tiny_checkpoint(options.folder, ModelKind(options.kind), options.seed))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,14 @@ WITHOUT_DEPENDENCIES = (
 )
 # Needed by our models, and named by neither wheel.
 UNDECLARED = ("ftfy",)
-OURS = ("nkisim", "wantrn_kernels", "wantrn_parallel", "wantrn_model", "wantrn_serving")
+OURS = (
+    "nkisim",
+    "wantrn_kernels",
+    "wantrn_parallel",
+    "wantrn_model",
+    "wantrn_tiny",
+    "wantrn_serving",
+)
 
 # By the beginning of their names: what needs a GPU or its compilers, PyTorch itself, which comes
 # first, and what serves speech and other models.

@@ -6,7 +6,8 @@
 Each prompt's video is made without a step cache and then with each threshold, in turns, so often as
 there are rounds. The speed is the median, over all prompts and rounds, of the ratio of the two
 times for all steps (without text and decoding, in which they do not differ). PSNR is that of the
-decoded frames. Without a model it is the tiny one that ``wantrn generate`` uses.
+decoded frames. Without a model it is the tiny one that ``wantrn generate`` uses, which knows what
+the prompts say.
 
 ``--unguarded`` shows what the guard is for: no limit to the drift or to the steps in a row.
 """
@@ -25,7 +26,6 @@ import torch
 from ab_videos import PROMPTS
 
 from wantrn.model.cached_steps import CachedSteps
-from wantrn.model.info import ModelKind
 from wantrn.model.media import to_uint8
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quality import Frames
@@ -33,7 +33,7 @@ from wantrn.model.quality.comparison import finite_or_none
 from wantrn.model.quality.psnr import psnr
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.model.step_cache import DEFAULT_THRESHOLD, MAX_THRESHOLD, StepCache
-from wantrn.serving.default_model import tiny_checkpoint
+from wantrn.tiny import CHECKPOINT
 
 THRESHOLDS = tuple(DEFAULT_THRESHOLD * factor for factor in (0.25, 0.5, 1.0, 1.5, 2.0))
 
@@ -122,7 +122,7 @@ def row(threshold: float, values: dict[str, float | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--model", type=Path, help="a checkpoint folder (the tiny one)")
+    add("--model", type=Path, default=CHECKPOINT, metavar="DIR", help="(default: the tiny one)")
     add("--thresholds", type=float, nargs="+", default=THRESHOLDS, metavar="X")
     add("--steps", type=int, default=40, help="(default 40)")
     add("--prompts", type=int, default=len(PROMPTS), help="how many (default: all)")
@@ -135,8 +135,7 @@ def main() -> None:
             parser.error(f"--{name} is {getattr(options, name)}; it must be at least 1")
     if not all(0 < threshold <= MAX_THRESHOLD for threshold in options.thresholds):
         parser.error(f"--thresholds are {options.thresholds}; all must be in 0 to {MAX_THRESHOLD}")
-    folder = options.model or tiny_checkpoint(ModelKind.T2V)
-    pipeline = WanPipeline.load(folder, torch.float32)
+    pipeline = WanPipeline.load(options.model, torch.float32)
     videos = [
         resolve(VideoRequest(prompt, seed=seed, steps=options.steps), pipeline.info)
         for seed, prompt in enumerate(PROMPTS[: options.prompts])

@@ -28,6 +28,7 @@ from wantrn.model.quality import compare_videos, psnr
 from wantrn.model.quantization import QuantizationOptions
 from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.step_cache import DEFAULT_THRESHOLD, StepCache
+from wantrn.tiny import CHECKPOINT
 
 STEPS = 3
 
@@ -188,6 +189,16 @@ def test_only_what_is_named_is_made(
     *lines, last = capsys.readouterr().out.splitlines()
     assert {name.partition(".")[0] for name in json.loads(last)} == {"bf16"}
     assert len(lines) == 3
+
+
+def test_without_a_model_it_is_the_tiny_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for model in ((), ("--model", CHECKPOINT)):
+        run_tool(monkeypatch, *model, "--only", "bf16", "--prompts", 1, "--steps", 1, "--json")
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from wantrn.model.capture import (
 from wantrn.model.info import ModelKind
 from wantrn.model.tiny import write_tiny_checkpoint
 from wantrn.serving.modules import MODULES
+from wantrn.tiny import CHECKPOINT
 
 SMALL = ("--size", "64x64", "--frames", "5", "--steps", "3", "--seed", "1")
 MODULES_OF_A_BLOCK = ("self_attention", "cross_attention", "feed_forward")
@@ -152,16 +153,14 @@ def test_what_is_captured(folder: Path) -> None:
     assert tensors["blocks.1@prompt"].shape == (1, 11, 256)
 
 
-def test_without_a_model_there_is_a_tiny_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_without_a_model_it_is_the_tiny_one(tmp_path: Path) -> None:
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     arguments = ["record", str(tmp_path / "c"), "--image", str(tmp_path / "red.png"), *SMALL]
     assert main([*arguments, "--at", "0"]) == 0
     described = Capture.open(tmp_path / "c").description
     assert described.settings["prompt"] == "a red ball rolls to the right"
     assert "sha256:" in str(described.settings["image"])
+    assert described.model == CHECKPOINT.name
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,14 @@ STARTS_WITHIN = 600.0
 ENDS_WITHIN = 300.0
 """Seconds for a job to end."""
 _POLL = 0.02
-_PACKAGES = ("nkisim", "wantrn.kernels", "wantrn.parallel", "wantrn.model", "wantrn.serving")
+_PACKAGES = (
+    "nkisim",
+    "wantrn.kernels",
+    "wantrn.parallel",
+    "wantrn.model",
+    "wantrn.tiny",
+    "wantrn.serving",
+)
 
 
 class ServerError(Exception):

@@ -82,7 +82,9 @@ def pants(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 def test_imports_down_the_layers_are_allowed(repository: Path) -> None:
     result = pants(repository, "dependencies", "packages/serving/src/wantrn/serving/generate.py")
     assert result.returncode == 0, result.stderr
-    assert "packages/model/src/wantrn/model/pipeline.py" in result.stdout.splitlines()
+    found = result.stdout.splitlines()
+    assert "packages/model/src/wantrn/model/pipeline.py" in found
+    assert "packages/tiny/src/wantrn/tiny/__init__.py" in found
 
 
 def test_a_change_in_model_reaches_what_stands_on_it(repository: Path) -> None:
@@ -96,7 +98,7 @@ def test_a_change_in_model_reaches_what_stands_on_it(repository: Path) -> None:
     for reached in ("packages/model", "packages/serving", "tests/integration"):
         assert any(re.match(rf"{reached}[/:]", address) for address in changed), reached
     assert "tests/integration/test_versions.py:tests" in changed
-    for below in ("packages/kernels", "packages/parallel"):
+    for below in ("packages/kernels", "packages/parallel", "packages/tiny"):
         assert not [address for address in changed if address.startswith(below)]
 
 
@@ -117,6 +119,8 @@ def test_model_and_serving_may_import_parallel(repository: Path, package: str) -
         ("parallel", "wantrn/kernels"),
         ("parallel", "nkisim"),
         ("kernels", "wantrn/parallel"),
+        ("model", "wantrn/tiny"),
+        ("tiny", "wantrn/model"),
     ],
 )
 def test_an_import_across_the_layers_is_denied(

@@ -35,9 +35,7 @@ def device() -> None:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    write_tiny_checkpoint(folder, ModelKind.T2V)
-    return folder
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"), ModelKind.T2V)
 
 
 def model_of(config: WanConfig, dtype: torch.dtype) -> WanTransformer:

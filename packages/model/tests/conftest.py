@@ -16,6 +16,4 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[ModelKind, Pat
     from wantrn.model.tiny import write_tiny_checkpoint
 
     root = tmp_path_factory.mktemp("checkpoints")
-    for kind in ModelKind:
-        write_tiny_checkpoint(root / kind.value, kind)
-    return {kind: root / kind.value for kind in ModelKind}
+    return {kind: write_tiny_checkpoint(root / kind.value, kind) for kind in ModelKind}

@@ -25,9 +25,7 @@ from wantrn.model.tiny import write_tiny_checkpoint
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("whole")
-    write_tiny_checkpoint(path, ModelKind.T2V)
-    return path
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("whole"), ModelKind.T2V)
 
 
 @pytest.fixture
@@ -55,8 +53,7 @@ def edit_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -
 
 @pytest.mark.parametrize("kind", list(ModelKind))
 def test_a_whole_checkpoint(tmp_path: Path, kind: ModelKind) -> None:
-    write_tiny_checkpoint(tmp_path, kind)
-    report = inspect_checkpoint(tmp_path)
+    report = inspect_checkpoint(write_tiny_checkpoint(tmp_path, kind))
     assert report.kind is kind
     assert report.problems == ()
     names = ["transformer", "transformer_2", "vae", "text_encoder", "tokenizer", "scheduler"]

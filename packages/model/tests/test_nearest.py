@@ -16,12 +16,12 @@ from wantrn.model.nearest import (
     sizes_around,
 )
 from wantrn.model.settings import VideoRequest, resolve
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.tiny import write_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
 def info(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
-    return read_model_info(cached_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), ModelKind.T2V))
+    return read_model_info(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), ModelKind.T2V))
 
 
 @pytest.mark.parametrize(

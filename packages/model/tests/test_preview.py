@@ -14,7 +14,7 @@ from wantrn.model.info import ModelKind
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.preview import LatentPreview
 from wantrn.model.settings import VideoRequest, resolve
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.tiny import write_tiny_checkpoint
 
 
 @dataclass
@@ -52,7 +52,7 @@ def test_the_middle_frame_is_drawn_and_what_is_too_bright_is_cut() -> None:
 
 
 def test_a_run_says_what_it_is_coming_to(tmp_path: Path) -> None:
-    pipeline = WanPipeline.load(cached_tiny_checkpoint(tmp_path, ModelKind.TI2V), torch.float32)
+    pipeline = WanPipeline.load(write_tiny_checkpoint(tmp_path, ModelKind.TI2V), torch.float32)
     preview = pipeline.fit_preview()
     assert torch.equal(preview.colour, pipeline.fit_preview().colour)
     settings = resolve(VideoRequest("a", size=(64, 64), frames=5, steps=3, seed=1), pipeline.info)

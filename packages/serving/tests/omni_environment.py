@@ -21,7 +21,14 @@ needs_omni = pytest.mark.skipif(
     f"then set {VARIABLE}=DIR/bin/python",
 )
 
-_PACKAGES = ("nkisim", "wantrn.kernels", "wantrn.parallel", "wantrn.model", "wantrn.serving")
+_PACKAGES = (
+    "nkisim",
+    "wantrn.kernels",
+    "wantrn.parallel",
+    "wantrn.model",
+    "wantrn.tiny",
+    "wantrn.serving",
+)
 
 
 def run_with_omni(program: str, question: Any, folder: Path, seconds: float) -> Any:

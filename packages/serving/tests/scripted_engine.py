@@ -9,7 +9,7 @@ from pathlib import Path
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelInfo, ModelKind, read_model_info
 from wantrn.model.settings import Settings, VideoRequest, resolve
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.tiny import write_tiny_checkpoint
 from wantrn.serving.engines.protocol import (
     Cancelled,
     EngineError,
@@ -101,7 +101,8 @@ async def settle() -> None:
 
 
 def tiny_info(folder: Path, kind: ModelKind = ModelKind.T2V) -> ModelInfo:
-    return read_model_info(cached_tiny_checkpoint(folder, kind))
+    """Of a model with random weights, which is written to a new folder in ``folder``."""
+    return read_model_info(write_tiny_checkpoint(folder / kind.value, kind))
 
 
 def settings_of(info: ModelInfo, prompt: str = "a red ball", steps: int = 4) -> Settings:

@@ -20,7 +20,7 @@ SECONDS = 180.0
 
 
 class ServerProcess:
-    """A server that was started with ``options``; ``url`` is its address.
+    """A server that was started with ``options``; ``url`` is its address, ``folder`` its home.
 
     ``python`` is the interpreter that it runs in, with the modules of ``path``.
     """
@@ -36,7 +36,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder)},
+                env={**os.environ, "PYTHONPATH": path, "HOME": str(folder)},
             )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()

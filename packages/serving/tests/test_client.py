@@ -512,7 +512,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     folder = tmp_path_factory.mktemp("server")
     (folder / "keys").write_text(f"{SECRET}\n")
     with collecting() as (url, collector):
-        options = ["--threads", "1", "--log", "json", "--trace-endpoint", url]
+        model = tiny_info(folder).directory
+        options = ["--model", str(model), "--threads", "1"]
+        options += ["--log", "json", "--trace-endpoint", url]
         options += ["--api-keys-file", str(folder / "keys")]
         with server_process(folder, *options) as server:
             yield Real(server, collector)

@@ -17,61 +17,56 @@ import pytest
 from numpy.typing import NDArray
 from server_process import processes
 
+from wantrn.model.info import ModelKind
 from wantrn.model.media import read_video
+from wantrn.model.tiny import write_tiny_checkpoint
 from wantrn.parallel.launch import run_local
 from wantrn.serving import local_ranks
 from wantrn.serving.cli import main
 
 SHORT = ["--size", "32x32", "--frames", "5", "--steps", "2", "--seed", "7"]
 LONG = ["--size", "64x64", "--frames", "17", "--steps", "500", "--seed", "7"]
+PROCESS = [sys.executable, "-m", "wantrn.serving.cli"]
 # for other processes, whichever folder they are in
 MODULES = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
 LIMIT = 240.0  # seconds, for anything that a test waits for
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """With a prompt, and with a model whose weights are random."""
+    model = write_tiny_checkpoint(tmp_path_factory.mktemp("model"), ModelKind.T2V)
+    return ["generate", "x", "--model", str(model)]
 
 
 @pytest.fixture
-def place(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder, for the command within this process and the ranks that it starts."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def on_one(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.uint8]:
+def on_one(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.uint8]:
     """The video that one rank makes."""
     folder = tmp_path_factory.mktemp("one") / "video"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(cache))
-        assert main(["generate", "x", *SHORT, "--output", str(folder)]) == 0
+    assert main([*command, *SHORT, "--output", str(folder)]) == 0
     return read_video(folder)[0]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "wantrn.serving.cli", "generate", "x", *arguments]
-
-
-def environment(cache: Path) -> dict[str, str]:
-    return {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": MODULES}
-
-
-def run(arguments: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments, env=environment(cache), capture_output=True, text=True, timeout=LIMIT
-    )
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": MODULES}
 
 
 def test_ranks_make_the_video_of_one(
-    place: Path, on_one: NDArray[np.uint8], capfd: pytest.CaptureFixture[str]
+    command: list[str],
+    place: Path,
+    on_one: NDArray[np.uint8],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     ranks = ["--ring", "2", "--context", "all_gather", "--batch-guidance", "--tile-vae"]
-    assert main(["generate", "x", *SHORT, *ranks, "--output", "video"]) == 0
+    assert main([*command, *SHORT, *ranks, "--output", "video"]) == 0
     told = capfd.readouterr()
     assert told.out == "video\n"
     assert told.err.count("done in") == 1
@@ -81,13 +76,13 @@ def test_ranks_make_the_video_of_one(
 
 
 def test_branches_of_guidance_on_two_ranks_have_the_bits_of_one(
-    place: Path, on_one: NDArray[np.uint8]
+    command: list[str], place: Path, on_one: NDArray[np.uint8]
 ) -> None:
-    assert main(["generate", "x", *SHORT, "--cfg-parallel", "--output", "video"]) == 0
+    assert main([*command, *SHORT, "--cfg-parallel", "--output", "video"]) == 0
     assert np.array_equal(read_video(place / "video")[0], on_one)
 
 
-def test_torchrun(cache: Path, place: Path) -> None:
+def test_torchrun(command: list[str], place: Path) -> None:
     """Without a seed, so the ranks have to agree on one."""
     output = place / "video"
     torchrun = [
@@ -95,22 +90,24 @@ def test_torchrun(cache: Path, place: Path) -> None:
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
     ]
     ranks = ["--tp", "2", "--sequence-sharding", "--replicate-cross-attention", "--vae-parallel"]
-    generate = command(*SHORT[:-2], *ranks, "--output", str(output))[1:]
-    done = run([*torchrun, *generate], cache)
+    generate = [*PROCESS[1:], *command, *SHORT[:-2], *ranks, "--output", str(output)]
+    done = subprocess.run(
+        [*torchrun, *generate], env=environment(), capture_output=True, text=True, timeout=LIMIT
+    )
     assert done.returncode == 0, done.stderr
     frames, _, metadata = read_video(output)
     assert f"ranks {metadata['ranks']}" in re.sub(" +", " ", done.stderr)
-    again = ["generate", "x", *SHORT[:-1], str(metadata["seed"])]
+    again = [*command, *SHORT[:-1], str(metadata["seed"])]
     assert main([*again, "--output", "again"]) == 0
     assert np.abs(read_video(place / "again")[0].astype(int) - frames).max() <= 1
 
 
 @contextmanager
-def running(arguments: list[str], cache: Path) -> Iterator[subprocess.Popen[str]]:
+def running(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
     """The command, once its first step has begun."""
     process = subprocess.Popen(
         arguments,
-        env=environment(cache),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -139,9 +136,9 @@ def runs(process: int) -> bool:
     return True
 
 
-def test_a_signal_stops_all_ranks(cache: Path, tmp_path: Path) -> None:
-    arguments = command(*LONG, "--ring", "2", "--output", str(tmp_path / "x.mp4"))
-    with running(arguments, cache) as process:
+def test_a_signal_stops_all_ranks(command: list[str], tmp_path: Path) -> None:
+    arguments = [*PROCESS, *command, *LONG, "--ring", "2", "--output", str(tmp_path / "x.mp4")]
+    with running(arguments) as process:
         ranks = ranks_of(process)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=LIMIT)
@@ -188,6 +185,7 @@ def test_a_rank_that_fails_or_is_killed_ends_the_run(
     failure: str,
     status: int,
     told: str,
+    command: list[str],
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -195,11 +193,11 @@ def test_a_rank_that_fails_or_is_killed_ends_the_run(
     script = place / "failing.py"
     script.write_text(FAILING.format(failure=failure))
 
-    def with_script(world: int, command: list[str], **options: Any) -> int:
-        return run_local(world, [sys.executable, str(script), command[-1]], **options)
+    def with_script(world: int, of_rank: list[str], **options: Any) -> int:
+        return run_local(world, [sys.executable, str(script), of_rank[-1]], **options)
 
     monkeypatch.setattr(local_ranks, "run_local", with_script)
-    assert main(["generate", "x", *LONG, *ranks.split(), "--output", "x.mp4"]) == status
+    assert main([*command, *LONG, *ranks.split(), "--output", "x.mp4"]) == status
     errors = capfd.readouterr().err
     assert errors.count(told) == errors.count("rank 1 of") == 1
     assert errors.count("Traceback") == ("raise" in failure)
@@ -230,13 +228,11 @@ BAD = [
 def test_what_ranks_cannot_do_is_refused(
     arguments: list[str],
     fault: str,
-    cache: Path,
+    command: list[str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     output = tmp_path / "x.mp4"
-    assert main(["generate", "x", *arguments, "--output", str(output)]) == 2
+    assert main([*command, *arguments, "--output", str(output)]) == 2
     assert re.search(fault, capsys.readouterr().err)
     assert not output.exists()

@@ -29,13 +29,13 @@ from server_process import (
 
 from wantrn.model.info import ModelKind
 from wantrn.model.media import read_video
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.tiny import write_tiny_checkpoint
 from wantrn.serving.cli import main
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cached_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), ModelKind.T2V)
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), ModelKind.T2V)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,22 @@ def test_a_video_has_the_bits_of_generate(
     for name in ("prompt", "size", "frames", "steps", "guidance", "shift", "seed", "dtype"):
         assert metadata[name] == wanted[name], name
     assert fps == wanted["fps"]
+
+
+def test_without_a_model_it_is_the_one_that_knows_shapes(tmp_path: Path) -> None:
+    with server_process(tmp_path, "--threads", "1") as server, server.client() as client:
+        assert "a tiny one, which knows coloured shapes that move" in server.log.read_text()
+        (model,) = client.get("/v1/models").json()["data"]
+        assert model["kind"] == "ti2v"
+        asked = {"prompt": "a blue square grows on a white ground", "num_inference_steps": 2}
+        reply = client.post("/v1/videos", json=asked)
+        assert reply.status_code == 200, reply.text
+        found = wait_status(client, reply.json()["id"], "completed", "failed")
+        assert (found["size"], found["num_frames"], found["fps"]) == ("64x64", 13, 8)
+        made = tmp_path / "made.mp4"
+        made.write_bytes(client.get(f"/v1/videos/{found['id']}/content").content)
+    frames, fps, _ = read_video(made)
+    assert (frames.shape, fps) == ((13, 64, 64, 3), 8)
 
 
 def test_progress_rises_with_the_steps_to_a_file_that_is_there(client: httpx.Client) -> None:

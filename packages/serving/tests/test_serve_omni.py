@@ -25,7 +25,7 @@ from server_process import (
 
 from wantrn.model.info import ModelKind
 from wantrn.model.media import read_video
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.tiny import write_tiny_checkpoint
 
 pytestmark = [needs_omni, pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")]
 
@@ -39,7 +39,7 @@ TWO_RANKS = {
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cached_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), ModelKind.T2V)
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), ModelKind.T2V)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import httpx
 from server_process import ServerProcess, server_process, video, wait
 
 from wantrn.model.info import ModelKind
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.tiny import write_tiny_checkpoint
 
 REQUESTS, CLIENTS, KILLS = 200, 16, 3
 SHAPES = (("64x64", 5), ("32x96", 1), ("48x48", 9), ("64x32", 5))
@@ -132,7 +132,7 @@ def run(server: ServerProcess) -> Seen:
 
 
 def test_many_clients_and_dead_ranks(tmp_path: Path) -> None:
-    checkpoint = cached_tiny_checkpoint(tmp_path / "tiny", ModelKind.T2V)
+    checkpoint = write_tiny_checkpoint(tmp_path / "tiny", ModelKind.T2V)
     options = ["--model", str(checkpoint), "--threads", "1", "--queued", "12"]
     with server_process(tmp_path, *options) as server:
         warm = Seen()

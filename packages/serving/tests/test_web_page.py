@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from server_process import ServerProcess, create, server_process, wait, wait_status
 from web_browser import CHROMIUM, Watched, ask, card, chromium, selected, watch
 
-from wantrn.model.info import ModelKind, read_model_info
-from wantrn.model.tiny import cached_tiny_checkpoint
+from wantrn.model.info import ModelKind
+from wantrn.model.tiny import tiny_config, write_tiny_checkpoint
 
 KEY = "key-of-a-test"
 BAR = "#stage [role=progressbar]"
@@ -36,17 +36,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     keys.write_text(KEY)
     loras = folder / "loras"
     loras.mkdir()
-    options = ("--threads", "1", "--api-keys-file", str(keys), "--loras", str(loras))
+    hidden, layer = tiny_config(ModelKind.T2V).hidden_size, "transformer.blocks.0.attn1.to_q"
+    save_file(
+        {
+            f"{layer}.lora_A.weight": torch.ones(2, hidden),
+            f"{layer}.lora_B.weight": torch.ones(hidden, 2),
+        },
+        loras / "style.safetensors",
+    )
+    model = write_tiny_checkpoint(folder / "model", ModelKind.T2V)
+    options = ["--model", str(model), "--threads", "1"]
+    options += ["--api-keys-file", str(keys), "--loras", str(loras)]
     with server_process(folder, *options) as started:
-        info = read_model_info(cached_tiny_checkpoint(folder / "wantrn", ModelKind.T2V))
-        hidden, layer = info.config.hidden_size, "transformer.blocks.0.attn1.to_q"
-        save_file(
-            {
-                f"{layer}.lora_A.weight": torch.ones(2, hidden),
-                f"{layer}.lora_B.weight": torch.ones(hidden, 2),
-            },
-            loras / "style.safetensors",
-        )
         yield started
 
 
@@ -77,7 +78,8 @@ def test_a_video_is_made_watched_and_kept(
     watched: Watched, client: httpx.Client, tmp_path: Path
 ) -> None:
     page = watched.page
-    ask(page, "a red ball rolls", steps=40, Seed="9007199254740993")  # no double has this one
+    # 400 steps: seconds, and the page asks every 200 ms. The seed is one that no double has.
+    ask(page, "a red ball rolls", steps=400, Seed="9007199254740993")
     expect(page.locator(BAR)).to_be_visible()
     seen: list[int] = []
     while (player := page.locator("#stage video")).count() == 0:

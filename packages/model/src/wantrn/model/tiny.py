@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +19,16 @@ from wantrn.model.info import DEFAULTS_FILE, ModelKind
 from wantrn.model.json_file import write_json
 from wantrn.model.text import TIED_PARAMETERS
 
-_REVISION = 1  # part of a cached checkpoint's name: raise it when its contents change
 _TEXT_DIM = 64
 _LATENT_CHANNELS = {ModelKind.T2V: 16, ModelKind.I2V: 16, ModelKind.TI2V: 48}
 _SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")  # ids 0, 1, 2 as in UMT5's own tokenizer
 
 
-def cached_tiny_checkpoint(cache: Path, kind: ModelKind) -> Path:
-    """The folder of the tiny checkpoint in ``cache``; made if it is not there yet."""
-    folder = cache / f"tiny-random-{kind.value}-{_REVISION}"
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
-    try:
-        write_tiny_checkpoint(new, kind)
-        try:
-            os.rename(new, folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was faster, with the same contents
-                raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return folder
-
-
-def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> None:
+def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> Path:
     """Write a checkpoint in the layout of diffusers: about 3 million parameters, all random.
 
     The transformers have 2 heads of 128 and 2 layers; T2V and I2V have two experts, as released.
-    ``seed`` decides all weights.
+    ``seed`` decides all weights. Returns ``folder``, which is made if it is not there.
     """
     config = tiny_config(kind)
     experts = 1 if kind is ModelKind.TI2V else 2
@@ -66,6 +43,7 @@ def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> None:
     write_json(folder / "scheduler" / "scheduler_config.json", SCHEDULER)
     write_json(folder / "model_index.json", _model_index(kind))
     write_json(folder / DEFAULTS_FILE, _DEFAULTS)
+    return folder
 
 
 def tiny_config(kind: ModelKind) -> WanConfig:

@@ -221,7 +221,7 @@ def _add_generate(commands: argparse._SubParsersAction[_CommandParser]) -> None:
         metavar="DIR",
         type=Path,
         help="a Wan2.2 checkpoint folder in diffusers' layout, or what quantize has made of one; "
-        "without it, a tiny one with random weights, whose pictures are noise",
+        "without it, a tiny one, which knows coloured shapes that move",
     )
     add_video_arguments(parser, size)
     add("--scheduler", choices=SCHEDULERS, help="the solver")

@@ -38,7 +38,7 @@ class Deployment:
     """A server of ``wantrn serve``. Paths that are not absolute begin at the working directory."""
 
     model: Path | None = None
-    """A checkpoint folder; without it, a tiny one with random weights."""
+    """A checkpoint folder; without it, the tiny one of the wheel ``wantrn-tiny``."""
     name: str | None = None
     """What clients know the model by; without it, the folder's name."""
     store: Path = Path("wantrn-store")

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
-from wantrn.model.info import ModelInfo, ModelKind, read_model_info
+from wantrn.model.info import ModelInfo, read_model_info
 from wantrn.model.lora import LoraChoice
 from wantrn.model.media import check_output, read_image, to_uint8, write_video
 from wantrn.model.pipeline import WanPipeline
@@ -27,12 +27,12 @@ from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.parallel import Groups
 from wantrn.parallel.launch import join_world, rank_of_environment
 from wantrn.serving.computation import describe_computation
-from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.local_ranks import run_on_local_ranks
 from wantrn.serving.rank_options import RankOptions, request_error
 from wantrn.serving.reuse_summary import describe_reuse
 from wantrn.serving.stages import Stages
 from wantrn.serving.table import aligned
+from wantrn.tiny import CHECKPOINT
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,7 @@ def _run(options: GenerateOptions, plan: Plan, groups: Groups) -> int:
 def _announce(options: GenerateOptions, described: dict[str, str | int | float]) -> None:
     if options.model is None:
         print(
-            "No --model is given: this is a tiny model with random weights, "
-            "and its pictures are noise.",
+            "No --model is given: this is a tiny one, which knows coloured shapes that move.",
             file=sys.stderr,
         )
     print(aligned({**described, "output": str(options.output)}), file=sys.stderr)
@@ -219,9 +218,9 @@ def _denoise(pipeline: WanPipeline, job: Denoising, speaks: bool) -> None:
 
 
 def _checkpoint(options: GenerateOptions) -> Path:
-    """The folder asked for, or else that of a tiny checkpoint, made at its first use."""
-    if options.model is not None:
-        if not options.model.is_dir():
-            raise RequestError("model", f"there is no folder {options.model}")
-        return options.model
-    return tiny_checkpoint(ModelKind.T2V if options.image is None else ModelKind.I2V)
+    """The folder asked for, or else that of the tiny checkpoint."""
+    if options.model is None:
+        return CHECKPOINT
+    if not options.model.is_dir():
+        raise RequestError("model", f"there is no folder {options.model}")
+    return options.model

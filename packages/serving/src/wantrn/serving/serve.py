@@ -141,7 +141,7 @@ def _announce(deployment: Deployment, name: str, engine: Engine, listening: sock
     """Standard error has the effective configuration, standard output the address."""
     if deployment.model is None:
         print(
-            "No model is given: this is a tiny one with random weights, whose pictures are noise.",
+            "No model is given: this is a tiny one, which knows coloured shapes that move.",
             file=sys.stderr,
         )
     described = {

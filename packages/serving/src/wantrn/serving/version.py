@@ -8,6 +8,7 @@ from importlib.metadata import version as installed_version
 
 import wantrn.model
 import wantrn.serving
+import wantrn.tiny
 from wantrn.serving.table import aligned
 
 _OTHERS = ("torch", "diffusers", "transformers", "safetensors", "av")
@@ -19,6 +20,7 @@ def version() -> int:
         "wantrn-serving": wantrn.serving.__version__,
         "wantrn-model": wantrn.model.__version__,
         "wantrn-kernels": wantrn.model.kernels_version,
+        "wantrn-tiny": wantrn.tiny.__version__,
         **{name: _installed(name) for name in _OTHERS},
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     }

@@ -4,5 +4,8 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-CHECKPOINT = Path(__file__).resolve().parent / "checkpoint"
-"""The checkpoint's folder. Resolved at import, as the path of a module may be relative."""
+CHECKPOINT = Path(__file__).resolve().parent / "wantrn-tiny"
+"""The checkpoint's folder, by whose name servers know the model.
+
+Resolved at import, as the path of a module may be relative.
+"""

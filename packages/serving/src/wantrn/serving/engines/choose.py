@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from wantrn.model.errors import RequestError
-from wantrn.model.info import ModelKind
-from wantrn.serving.default_model import tiny_checkpoint
 from wantrn.serving.deployment import Deployment
 from wantrn.serving.engines.local.engine import LocalEngine
 from wantrn.serving.engines.local.options import LocalOptions
 from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.engines.protocol import Engine, EngineError
+from wantrn.tiny import CHECKPOINT
 
 
 def model_folder(deployment: Deployment) -> Path:
     """The checkpoint folder; ``RequestError`` on ``model`` if it is not there."""
     if deployment.model is None:
-        return tiny_checkpoint(ModelKind.T2V)
+        return CHECKPOINT
     if not deployment.model.is_dir():
         raise RequestError("model", f"there is no folder {deployment.model}")
     return deployment.model
