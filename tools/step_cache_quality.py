@@ -142,7 +142,7 @@ def main() -> None:
     ]
     caches = [StepCache(each, guard=not options.unguarded) for each in options.thresholds]
     columns = list(zip(*compare(pipeline, videos, caches, options.rounds), strict=True))
-    print("threshold    speed  PSNR, dB   median   reused   drift  stopped")
+    print("threshold    speed least, dB   median   reused   drift  stopped")
     found: dict[str, float | None] = {}
     for cache, compared in zip(caches, columns, strict=True):
         values = figures(compared)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -72,7 +74,8 @@ class Running:
 
 @asynccontextmanager
 async def running(info: ModelInfo, folder: Path, **options: object) -> AsyncIterator[Running]:
-    engine = LocalEngine(LocalOptions(model=info.directory, threads=1, **options))  # type: ignore[arg-type]
+    given = {"threads": 1, **options}
+    engine = LocalEngine(LocalOptions(model=info.directory, **given))  # type: ignore[arg-type]
     await engine.start()
     try:
         yield Running(engine, folder)
@@ -112,6 +115,33 @@ def test_videos_take_turns_and_end_as_they_should(tmp_path: Path, info: ModelInf
             assert frames.shape == (5, 64, 64, 3)
             await check_failures(r)
         assert ranks() == []
+
+    asyncio.run(asyncio.wait_for(body(), SECONDS))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads")
+def test_one_thread_alone_computes(tmp_path: Path, info: ModelInfo) -> None:
+    """A second one would have OpenMP workers of its own, and with more than there are cores, all
+    sleep at every barrier: a step took 1.2 times as long."""
+
+    async def of_a_rank(threads: int) -> int:
+        async with running(info, tmp_path, threads=threads) as r:
+            await r.until(Ready)
+            await r.engine.submit(r.work(str(threads), 2, size=128, frames=9))
+            await r.until(Finished)
+            (rank,) = ranks()
+            return len(list(Path(f"/proc/{rank}/task").iterdir()))
+
+    def of_torch(threads: int) -> int:
+        program = f"""import os, torch
+torch.set_num_threads({threads})
+torch.rand(2**20).exp()
+print(len(os.listdir("/proc/self/task")))"""
+        return int(subprocess.check_output([sys.executable, "-c", program]))
+
+    async def body() -> None:
+        more = await of_a_rank(4) - await of_a_rank(1)
+        assert more == of_torch(4) - of_torch(1) >= 3
 
     asyncio.run(asyncio.wait_for(body(), SECONDS))
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from wantrn.model.denoising import Denoising, DenoisingError
 from wantrn.model.errors import RequestError
@@ -105,7 +106,11 @@ class Runs:
         with run.stages.measure("decode"):
             video = self._pipeline.decode(run.job, tiled=run.again)
         if self._tell is not None:
-            self._writer.submit(self._write, run, video)
+            # Here and not in the writer: a thread that once computes in parallel keeps OpenMP
+            # workers, and with more of those than cores all of them sleep where they would spin.
+            with run.stages.measure("write"):
+                frames = to_uint8(video)
+            self._writer.submit(self._write, run, frames)
 
     def drop(self, id: str) -> None:
         """Stop making a video, if it is still being made."""
@@ -125,14 +130,14 @@ class Runs:
         except OSError as error:  # the video itself may still fit
             print(f"latents cannot be kept: {error}", file=sys.stderr, flush=True)
 
-    def _write(self, run: _Run, video: Tensor) -> None:
+    def _write(self, run: _Run, frames: NDArray[np.uint8]) -> None:
         work, cached = run.work, run.job.cached
         metadata = dict(work.metadata)
         if cached is not None and not run.again:
             metadata["steps_reused"] = cached.steps_reused
         try:
             with run.stages.measure("write"):
-                write_video(work.output, to_uint8(video), work.settings.fps, metadata)
+                write_video(work.output, frames, work.settings.fps, metadata)
         except (RequestError, OSError) as error:
             self._say(Failed(work.id, "not_written", f"the video cannot be written: {error}"))
         else:
