@@ -1,13 +1,14 @@
 """One setting against another: the same videos, each compared with that of fp32 on one rank.
 
-    ./pants run tools/ab.py -- [--model DIR] [--only NAME ...] [--prompts N] [--steps N]
-        [--json] [--picture FILE.png]
+    ./pants run tools/ab.py -- [--model DIR] [--only NAME ...] [--prompts N] [--seeds N]
+        [--steps N] [--json] [--picture FILE.png]
 
-The prompts are fixed, as is the noise of each. Without a model it is the tiny one that ``wantrn
-generate`` uses, which knows what they say. Of PSNR and SSIM the table has the least and the median
-over all prompts, and of the flicker of what differs the largest and the median; see
-docs/comparing.md. Where the step cache is at work, the last column has the median of the steps that
-it made. ``--picture`` draws some frames of the first prompt, and what differs.
+The prompts are fixed, as is the noise of each; ``--seeds`` makes so many videos of each. Without a
+model it is the tiny one that ``wantrn generate`` uses, which knows what they say. Of PSNR and SSIM
+the table has the least and the median over all videos, and of the flicker of what differs the
+largest and the median; see docs/comparing.md. Where the step cache is at work, the last column has
+the median of the steps that it made. ``--picture`` draws some frames of the first prompt, and what
+differs.
 
 ``sim`` takes minutes for each video, so it is made only where it is named: with ``--prompts 1``
 and few steps.
@@ -65,7 +66,7 @@ class Bench:
 
 
 def figures(found: Sequence[Comparison]) -> dict[str, float]:
-    """Of all prompts."""
+    """Of all videos."""
     psnr, ssim, flicker = (
         [getattr(one, name) for one in found] for name in ("psnr", "ssim", "flicker")
     )
@@ -106,7 +107,7 @@ def run(asked: Asked, names: Sequence[str], picture: Path | None) -> dict[str, f
     found: dict[str, float | None] = {}
     # a log is not the place for ten lines a second
     interval = 0.1 if sys.stderr.isatty() else 10.0
-    total = len(asked.prompts) * (1 + len(names))
+    total = len(asked.prompts) * asked.rounds * (1 + len(names))
     with tqdm(total=total, unit="video", file=sys.stderr, mininterval=interval) as bar:
         bench = Bench(asked, bar)
         bar.write(heading())
@@ -128,6 +129,7 @@ def _options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     usual = [name for name, setting in SETTINGS.items() if not setting.slow]
     add("--only", nargs="+", choices=SETTINGS, default=usual, help=f"({' '.join(usual)})")
     add("--prompts", type=int, default=len(PROMPTS), metavar="N", help="(default all)")
+    add("--seeds", type=int, default=1, metavar="N", help="videos of each prompt (default 1)")
     add("--steps", type=int, metavar="N", help="of each video (default: the checkpoint's)")
     add("--json", action="store_true", help="one object on the last line")
     add("--picture", type=Path, metavar="FILE.png", help="draw a video of each setting")
@@ -138,10 +140,13 @@ def main() -> None:
     parser, options = _options()
     if not 1 <= options.prompts <= len(PROMPTS):
         parser.error(f"--prompts is {options.prompts}; it must be 1 to {len(PROMPTS)}")
+    if options.seeds < 1:
+        parser.error(f"--seeds is {options.seeds}; it must be at least 1")
     try:
         if options.picture is not None:
             check_picture("picture", options.picture)
-        asked = Asked(options.model, PROMPTS[: options.prompts], options.steps)
+        prompts = PROMPTS[: options.prompts]
+        asked = Asked(options.model, prompts, options.steps, options.seeds)
         asked.settings()
     except (RequestError, CheckpointError) as error:
         parser.error(str(error))

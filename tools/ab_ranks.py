@@ -36,7 +36,7 @@ def on_two_ranks(asked: Asked, strategy: Strategy) -> Iterator[Video]:
         status = run_local(DEGREES.world, command, environment={"PYTHONPATH": MODULES})
         if status != 0:
             raise RuntimeError(f"the ranks of {strategy.value} ended with status {status}")
-        for number in range(len(asked.prompts)):
+        for number in range(len(asked.prompts) * asked.rounds):
             yield Video(read_frames(Path(folder, str(number))))
 
 

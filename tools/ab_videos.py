@@ -36,20 +36,22 @@ class Asked:
 
     Attributes:
         model: a checkpoint folder.
-        prompts: one a video, whose seed is its place.
+        prompts: of which videos are made, in turn. A video's seed is its place.
         steps: of each; None for the checkpoint's default.
+        rounds: through the prompts.
     """
 
     model: Path
     prompts: tuple[str, ...]
     steps: int | None = None
+    rounds: int = 1
 
     def settings(self) -> list[Settings]:
         """Of each video. Raises ``RequestError`` and ``CheckpointError``."""
         info = read_model_info(self.model)
         return [
             resolve(VideoRequest(prompt, seed=seed, steps=self.steps), info)
-            for seed, prompt in enumerate(self.prompts)
+            for seed, prompt in enumerate(self.prompts * self.rounds)
         ]
 
     def to_json(self) -> str:
@@ -60,7 +62,9 @@ class Asked:
     def from_json(cls, text: str) -> Asked:
         """What ``to_json`` has written."""
         values = json.loads(text)
-        return cls(Path(values["model"]), tuple(values["prompts"]), values["steps"])
+        return cls(
+            Path(values["model"]), tuple(values["prompts"]), values["steps"], values["rounds"]
+        )
 
 
 @dataclass(frozen=True, eq=False)

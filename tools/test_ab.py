@@ -168,7 +168,7 @@ def test_caches_are_what_they_are_called() -> None:
         assert ("guard" in SETTINGS[name].words) == (not cache.guard)
 
 
-def test_figures_are_of_all_prompts() -> None:
+def test_figures_are_of_all_videos() -> None:
     rng = np.random.default_rng(0)
     exact = rng.integers(60, 180, (3, 16, 16, 3), dtype=np.uint8)
     found = [compare_videos(exact, exact + np.uint8(more) * (exact % 2)) for more in (1, 9, 30)]
@@ -191,6 +191,19 @@ def test_only_what_is_named_is_made(
     assert len(lines) == 3
 
 
+def test_each_prompt_may_have_several_videos(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Asked(model, PROMPTS[:2], rounds=2)
+    assert Asked.from_json(asked.to_json()) == asked
+    made = [(one.prompt, one.seed) for one in asked.settings()]
+    assert made == [(PROMPTS[0], 0), (PROMPTS[1], 1), (PROMPTS[0], 2), (PROMPTS[1], 3)]
+    # on ranks, too, which hear of it by another way
+    arguments = ("--model", model, "--prompts", 1, "--seeds", 2, "--steps", 1)
+    run_tool(monkeypatch, *arguments, "--only", "ring")
+    assert "ring" in capsys.readouterr().out
+
+
 def test_without_a_model_it_is_the_tiny_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +219,7 @@ def test_without_a_model_it_is_the_tiny_one(
     [
         (["--prompts", "0"], ["--prompts is 0", "1 to 8"]),
         (["--prompts", "9"], ["--prompts is 9"]),
+        (["--seeds", "0"], ["--seeds is 0", "at least 1"]),
         (["--steps", "0"], ["steps: ", "0"]),
         (["--only", "fp4"], ["--only", "'fp4'"]),
         (["--picture", "ab.jpg"], ["picture: ab.jpg", ".png"]),
