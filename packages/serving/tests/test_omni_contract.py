@@ -122,6 +122,14 @@ STAGES: list[tuple[dict[str, Any], str | None]] = [
     ({"lora_path": "somewhere"}, "lora_path is 'somewhere'"),
     ({"enable_sleep_mode": True}, "enable_sleep_mode is True"),
     ({"enable_cpu_offload": True}, "enable_cpu_offload is True"),
+    (
+        {"enable_layerwise_offload": True, "parallel_config": {"ulysses_degree": 2}},
+        "enable_layerwise_offload is True",
+    ),
+    (
+        {"enable_distributed_layerwise_offload": True, "parallel_config": {"ring_degree": 2}},
+        "enable_distributed_layerwise_offload is True",
+    ),
     ({"vae_use_slicing": True}, "vae_use_slicing is True"),
     ({"streaming_output": True}, "streaming_output is True"),
     ({"quantization_config": "fp8"}, "quantization_config is given"),
