@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,13 @@ import httpx
 import stock_omni
 from omni_cpu import write_plugin
 
-from wantrn.serving.modules import MODULES
+from wantrn.serving.modules import MODULES, source_roots
 
 STARTS_WITHIN = 600.0
 """Seconds for a server to be ready."""
 ENDS_WITHIN = 300.0
 """Seconds for a job to end."""
 _POLL = 0.02
-_PACKAGES = (
-    "nkisim",
-    "wantrn.kernels",
-    "wantrn.parallel",
-    "wantrn.model",
-    "wantrn.tiny",
-    "wantrn.serving",
-)
 
 
 class ServerError(Exception):
@@ -89,7 +80,7 @@ class Place:
         command = [str(python), *self._serve(name, layout, threads), "--engine", "omni"]
         variables = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONPATH": _sources(),
+            "PYTHONPATH": source_roots(),
             "HOME": str(self.folder),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": str(threads),
@@ -112,16 +103,6 @@ class Place:
         options = ["--model", str(self.model), "--store", str(self.folder / name / "store")]
         options += ["--port", "0", "--threads", str(threads), *layout.ours]
         return ["-m", "wantrn.serving.cli", "serve", *options]
-
-
-def _sources() -> str:
-    """Our packages' folders, without those of what they need."""
-    roots = []
-    for name in _PACKAGES:
-        spec = find_spec(name)
-        assert spec is not None and spec.origin is not None
-        roots.append(str(Path(spec.origin).resolve().parents[name.count(".") + 1]))
-    return os.pathsep.join(dict.fromkeys(roots))
 
 
 def free_port() -> int:

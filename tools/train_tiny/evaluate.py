@@ -32,6 +32,7 @@ from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quality import Frames, psnr
 from wantrn.model.settings import VideoRequest, resolve
 from wantrn.model.vae import VideoAutoencoder
+from wantrn.serving.frame_rows import chosen_frames
 from wantrn.tiny import CHECKPOINT
 
 CAPTIONS = 40
@@ -102,7 +103,7 @@ def strip(videos: Sequence[Video], frames: int = 5) -> Image.Image:
     """A row of ``frames`` even frames of each video, at twice their size."""
     rows = []
     for video in videos:
-        chosen = np.linspace(0, len(video.frames) - 1, frames).round().astype(int)
+        chosen = chosen_frames(len(video.frames), frames)
         rows.append(np.concatenate(list(video.frames[chosen]), axis=1))
     picture = Image.fromarray(np.concatenate(rows))
     return picture.resize((2 * picture.width, 2 * picture.height), Image.Resampling.NEAREST)

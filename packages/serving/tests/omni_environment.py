@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from wantrn.serving.modules import source_roots
 
 VARIABLE = "WANTRN_OMNI_PYTHON"
 
@@ -19,15 +20,6 @@ needs_omni = pytest.mark.skipif(
     not os.environ.get(VARIABLE),
     reason=f"needs vLLM-Omni: `python3.11 tools/omni_env.py DIR` makes an environment with it; "
     f"then set {VARIABLE}=DIR/bin/python",
-)
-
-_PACKAGES = (
-    "nkisim",
-    "wantrn.kernels",
-    "wantrn.parallel",
-    "wantrn.model",
-    "wantrn.tiny",
-    "wantrn.serving",
 )
 
 
@@ -70,16 +62,6 @@ def run_with_omni(program: str, question: Any, folder: Path, seconds: float) -> 
             _end_session(process)
     assert status == 0, f"{program} ended with {status}:\n{log.read_text()[-8000:]}"
     return json.loads(answered.read_text())
-
-
-def source_roots() -> str:
-    """Where our sources are, and nothing else: for ``PYTHONPATH``."""
-    roots = []
-    for name in _PACKAGES:
-        spec = find_spec(name)
-        assert spec is not None and spec.origin is not None
-        roots.append(str(Path(spec.origin).resolve().parents[name.count(".") + 1]))
-    return os.pathsep.join(dict.fromkeys(roots))
 
 
 def _variables(folder: Path) -> dict[str, str]:

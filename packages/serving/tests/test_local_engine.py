@@ -119,7 +119,7 @@ def test_videos_take_turns_and_end_as_they_should(tmp_path: Path, info: ModelInf
     asyncio.run(asyncio.wait_for(body(), SECONDS))
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at a process in /proc")
 def test_one_thread_alone_computes(tmp_path: Path, info: ModelInfo) -> None:
     """A second one would have OpenMP workers of its own, and with more than there are cores, all
     sleep at every barrier: a step took 1.2 times as long."""

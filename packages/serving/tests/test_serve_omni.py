@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
-from omni_environment import VARIABLE, needs_omni, source_roots
+from omni_environment import VARIABLE, needs_omni
 from server_process import (
     PYTHON_PATH,
     ServerProcess,
@@ -26,6 +26,7 @@ from server_process import (
 from wantrn.model.info import ModelKind
 from wantrn.model.media import read_video
 from wantrn.model.tiny import write_tiny_checkpoint
+from wantrn.serving.modules import source_roots
 
 pytestmark = [needs_omni, pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")]
 

@@ -28,11 +28,11 @@ from wantrn.parallel import Groups
 from wantrn.parallel.launch import join_world, rank_of_environment
 from wantrn.serving.computation import describe_computation
 from wantrn.serving.local_ranks import run_on_local_ranks
+from wantrn.serving.model_folder import model_folder
 from wantrn.serving.rank_options import RankOptions, request_error
 from wantrn.serving.reuse_summary import describe_reuse
 from wantrn.serving.stages import Stages
 from wantrn.serving.table import aligned
-from wantrn.tiny import CHECKPOINT
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def generate(options: GenerateOptions) -> int:
 
 def _plan(options: GenerateOptions) -> Plan:
     image = None if options.image is None else read_image(options.image)
-    info = read_model_info(_checkpoint(options))
+    info = read_model_info(model_folder(options.model))
     settings = resolve(
         VideoRequest(
             prompt=options.prompt,
@@ -215,12 +215,3 @@ def _denoise(pipeline: WanPipeline, job: Denoising, speaks: bool) -> None:
         while not job.done:
             pipeline.step(job)
             bar.update()
-
-
-def _checkpoint(options: GenerateOptions) -> Path:
-    """The folder asked for, or else that of the tiny checkpoint."""
-    if options.model is None:
-        return CHECKPOINT
-    if not options.model.is_dir():
-        raise RequestError("model", f"there is no folder {options.model}")
-    return options.model

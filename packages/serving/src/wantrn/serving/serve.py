@@ -13,7 +13,7 @@ import uvicorn
 
 from wantrn.model.errors import RequestError
 from wantrn.serving.deployment import Deployment, read_deployment
-from wantrn.serving.engines.choose import make_engine, model_folder
+from wantrn.serving.engines.choose import make_engine
 from wantrn.serving.engines.protocol import Engine, Event, Lost, Ready
 from wantrn.serving.features import check_features, describe_features
 from wantrn.serving.http.app import make_app
@@ -25,6 +25,7 @@ from wantrn.serving.jobs.metrics import Metrics
 from wantrn.serving.jobs.observer import Observer
 from wantrn.serving.jobs.store import JobStore, StoreError
 from wantrn.serving.logs import configure_logs
+from wantrn.serving.model_folder import model_folder
 from wantrn.serving.table import aligned
 from wantrn.serving.tracing import follow_parents, start_traces
 
@@ -44,7 +45,7 @@ def serve(config: Path | None, given: dict[str, Any]) -> int:
     """
     deployment = read_deployment(config, given)
     keys = _api_keys(deployment.api_keys_file)
-    folder = model_folder(deployment)
+    folder = model_folder(deployment.model)
     engine = make_engine(deployment, folder)
     check_features(deployment, engine.info)
     offer = Offer.of(

@@ -11,16 +11,6 @@ from wantrn.serving.engines.local.engine import LocalEngine
 from wantrn.serving.engines.local.options import LocalOptions
 from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.engines.protocol import Engine, EngineError
-from wantrn.tiny import CHECKPOINT
-
-
-def model_folder(deployment: Deployment) -> Path:
-    """The checkpoint folder; ``RequestError`` on ``model`` if it is not there."""
-    if deployment.model is None:
-        return CHECKPOINT
-    if not deployment.model.is_dir():
-        raise RequestError("model", f"there is no folder {deployment.model}")
-    return deployment.model
 
 
 def make_engine(deployment: Deployment, model: Path) -> Engine:

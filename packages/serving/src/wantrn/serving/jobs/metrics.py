@@ -176,7 +176,8 @@ class Metrics:
                 self._stage_seconds.labels(stage).observe(seconds)
         elif isinstance(event, Lost):
             self._made = set(self._warmed_up)
-            self._restarts.inc(not event.broken)
+            if not event.broken:
+                self._restarts.inc()
 
     async def text(self, waiting: int, engine: Engine) -> bytes:
         """All of it as it is now, in Prometheus' text format (``CONTENT_TYPE``).
