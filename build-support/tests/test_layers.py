@@ -80,7 +80,10 @@ def pants(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def test_imports_down_the_layers_are_allowed(repository: Path) -> None:
-    result = pants(repository, "dependencies", "packages/serving/src/wantrn/serving/generate.py")
+    files = [
+        f"packages/serving/src/wantrn/serving/{name}.py" for name in ("generate", "model_folder")
+    ]
+    result = pants(repository, "dependencies", *files)
     assert result.returncode == 0, result.stderr
     found = result.stdout.splitlines()
     assert "packages/model/src/wantrn/model/pipeline.py" in found
