@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,15 @@ from rank_processes import run_ranks
 from safetensors.torch import save_file
 from torch import Tensor
 
-from wantrn.model.checkpoints import CheckpointFormat, export_state, save_sharded
 from wantrn.model.execution import Execution
 from wantrn.model.features import (
     APART,
     NEEDS,
     Feature,
     check_together,
+    covering_sets,
     pairs,
     partners,
-    with_needs,
 )
 from wantrn.model.info import ModelKind, read_model_info
 from wantrn.model.lora import LoraChoice
@@ -35,7 +32,7 @@ from wantrn.model.pipeline import WanPipeline
 from wantrn.model.quantization import QuantizationOptions
 from wantrn.model.quantization.run import QuantizationJob
 from wantrn.model.settings import VideoRequest, resolve
-from wantrn.model.tiny import random_state
+from wantrn.model.tiny import write_tiny_checkpoint
 from wantrn.model.vae_tiles import Tiling
 from wantrn.parallel import Degrees, Group, Groups
 from wantrn.parallel.attention import Strategy
@@ -56,11 +53,12 @@ class Files:
 
 
 @pytest.fixture(scope="module")
-def files(checkpoints: dict[ModelKind, Path], tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     root = tmp_path_factory.mktemp("pairs")
     models = {}
     for kind in (ModelKind.T2V, ModelKind.I2V):
-        models[kind, False] = with_four_heads(checkpoints[kind], root / kind.value)
+        # two heads are too few to be shared twice
+        models[kind, False] = write_tiny_checkpoint(root / kind.value, kind, heads=4)
         models[kind, True] = root / f"{kind.value}-fp8"
         options = QuantizationOptions()
         job = QuantizationJob.plan(models[kind, False], models[kind, True], options)
@@ -75,19 +73,6 @@ def files(checkpoints: dict[ModelKind, Path], tmp_path_factory: pytest.TempPathF
             tensors[key] = torch.randn(shape, generator=generator) * 0.1
     save_file(tensors, root / "lora.safetensors")
     return Files(models, root / "lora.safetensors")
-
-
-def with_four_heads(source: Path, folder: Path) -> Path:
-    """``source`` with other transformers: two heads are too few to be shared twice."""
-    shutil.copytree(source, folder)
-    config = replace(read_model_info(source).config, num_attention_heads=4)
-    for seed, target in enumerate(read_model_info(folder).experts):
-        for file in target.iterdir():
-            file.unlink()
-        state = random_state(config, seed)
-        save_sharded(export_state(state, config, CheckpointFormat.DIFFUSERS), target)
-        (target / "config.json").write_text(json.dumps(config.to_diffusers()))
-    return folder
 
 
 def degrees(features: Collection[Feature]) -> Degrees:
@@ -153,35 +138,10 @@ def plans() -> dict[int, list[frozenset[Feature]]]:
     all_pairs = {frozenset(pair) for pair in pairs()}
     with_fp8 = {pair for pair in all_pairs if F.FP8 in pair}
     found: dict[int, list[frozenset[Feature]]] = defaultdict(list)
-    for features in (*cover(all_pairs - with_fp8), *cover(with_fp8)):
-        found[degrees(features).world].append(features)
+    for wanted in (all_pairs - with_fp8, with_fp8):
+        for features in covering_sets(wanted, lambda found: degrees(found).world <= MOST_RANKS):
+            found[degrees(features).world].append(features)
     return dict(sorted(found.items()))
-
-
-def cover(wanted: set[frozenset[Feature]]) -> Iterator[frozenset[Feature]]:
-    """Sets with all pairs in ``wanted``. Each begins with one that is in none yet, and grows by
-    whatever brings the most of such pairs."""
-    missing = set(wanted)
-    while missing:
-        features = with_needs(min(missing, key=sorted))
-        while grown := _grown(features, missing):
-            features = grown
-        missing -= {pair for pair in missing if pair <= features}
-        yield features
-
-
-def _grown(features: frozenset[Feature], missing: set[frozenset[Feature]]) -> frozenset[Feature]:
-    """``features`` and one more, or nothing if none more brings any of ``missing``."""
-    best: frozenset[Feature] = frozenset()
-    most = sum(pair <= features for pair in missing)
-    for feature in sorted(set(F) - features):
-        more = with_needs(features | {feature})
-        if degrees(more).world > MOST_RANKS or any(pair <= more for pair in APART):
-            continue
-        brought = sum(pair <= more for pair in missing)
-        if brought > most:
-            best, most = more, brought
-    return best
 
 
 PLANS = plans()

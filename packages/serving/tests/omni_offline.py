@@ -1,8 +1,8 @@
 """Videos by vLLM-Omni's own offline API, with our plugin, beside our own pipeline on one rank.
 
-A program for the environment with vLLM-Omni; see ``omni_environment``. The question is a folder of
-checkpoints by kind, and cases: ``{"kind": ..., "stage": options, "requests": [parameters]}``. The
-answer has what came of each request, in their order.
+A program for the environment with vLLM-Omni; see ``omni_environment``. The question is a list of
+cases: ``{"model": folder, "dtype": ..., "tiled": ..., "stage": options, "requests": [...]}``.
+The answer has what came of each request, in their order.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import numpy as np
 import torch
 from PIL import Image
 
+from wantrn.model.execution import Execution
 from wantrn.model.info import read_model_info
+from wantrn.model.lora import LoraChoice
 from wantrn.model.pipeline import WanPipeline
 from wantrn.model.settings import Settings, VideoRequest, resolve
+from wantrn.model.vae_tiles import Tiling
 from wantrn.serving.engines.omni.compatibility import OmniDiffusionSamplingParams
 
-OWN = {"threads": 1}
 
-
-def by_omni(model: Path, stage: dict[str, Any], requests: list[dict[str, Any]]) -> list[Any]:
+def by_omni(case: dict[str, Any]) -> list[Any]:
     # by name, as it is not installed where types are checked
     omni: Any = import_module("vllm_omni.entrypoints.omni").Omni(
-        model=str(model),
-        dtype="float32",
+        model=case["model"],
+        dtype=case["dtype"],
         step_execution=True,
-        custom_pipeline_args={"wantrn": OWN},
         stage_init_timeout=300,
         init_timeout=300,
-        **stage,
+        **{"custom_pipeline_args": {"wantrn": {"threads": 1}}, **case["stage"]},
     )
     try:
-        return [one_of(omni, request) for request in requests]
+        return [one_of(omni, request) for request in case["requests"]]
     finally:
         omni.close()
 
@@ -57,14 +57,24 @@ def one_of(omni: Any, request: dict[str, Any]) -> Any:
         guidance_scale=3.0,
         seed=5,
         extra_args=extra,
+        **lora_of(request),
     )
     (output,) = omni.generate(prompt, params)
     ((video,),) = output.images
     return np.asarray(video)
 
 
-def alone(model: Path, request: dict[str, Any]) -> Any:
-    pipeline = WanPipeline.load(model, torch.float32)
+def lora_of(request: dict[str, Any]) -> dict[str, Any]:
+    if "lora" not in request:
+        return {}
+    lora = import_module("vllm_omni.lora.request").LoRARequest("a lora", 1, request["lora"])
+    return {"lora_request": lora, "lora_scale": 0.5}
+
+
+def alone(case: dict[str, Any], request: dict[str, Any]) -> Any:
+    execution = Execution(tiling=Tiling() if case["tiled"] else None)
+    model = Path(case["model"])
+    pipeline = WanPipeline.load(model, getattr(torch, case["dtype"]), execution)
     run = pipeline.prepare(settings(model, request))
     while not run.done:
         pipeline.step(run)
@@ -85,6 +95,7 @@ def settings(model: Path, request: dict[str, Any]) -> Settings:
             guidance=3.0,
             shift=request["shift"],
             seed=5,
+            loras=(LoraChoice.of(Path(request["lora"]), 0.5),) if "lora" in request else (),
             step_cache=request.get("step_cache"),
         ),
         read_model_info(model),
@@ -101,14 +112,13 @@ def main() -> None:
     torch.set_num_threads(1)
     answers = []
     for case in question["cases"]:
-        model = Path(question["models"][case["kind"]])
-        for request, made in zip(
-            case["requests"], by_omni(model, case["stage"], case["requests"]), strict=True
-        ):
-            wanted = alone(model, request)
-            same_shape = made.shape == wanted.shape
-            difference = float(np.abs(made - wanted).max()) if same_shape else None
-            found = {"shape": made.shape, "dtype": str(made.dtype), "difference": difference}
+        for request, made in zip(case["requests"], by_omni(case), strict=True):
+            wanted = alone(case, request)
+            found = {"shape": made.shape, "dtype": str(made.dtype)}
+            if made.shape == wanted.shape:
+                difference = np.abs(made - wanted)
+                found["difference"] = float(difference.max())
+                found["rms"] = float(np.sqrt(np.square(difference).mean()))
             answers.append(found)
     Path(sys.argv[2]).write_text(json.dumps(answers))
 

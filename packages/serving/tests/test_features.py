@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from scripted_engine import tiny_info
 
-from wantrn.model.errors import RequestError
 from wantrn.model.features import Feature
 from wantrn.model.info import ModelInfo, ModelKind
 from wantrn.serving.deployment import Deployment
-from wantrn.serving.features import OMNI_TESTED, check_features, describe_features, features_of
+from wantrn.serving.features import describe_features, features_of
 from wantrn.serving.rank_options import RankOptions
-from wantrn.serving.shapes import Shape
 
 OTHER_VALUES: dict[str, Any] = {"tp": 2, "ring": 2, "ulysses": 2, "context": "all_gather"}
 NAMES = {"context": Feature.ALL_GATHER}
@@ -50,18 +48,10 @@ def test_what_a_deployment_uses_is_said(tmp_path: Path, info: ModelInfo) -> None
     assert features_of(one, image_info) == {Feature.FIRST_FRAME}
 
 
-def test_what_was_never_run_on_vllm_omni_is_refused(tmp_path: Path, info: ModelInfo) -> None:
-    for field in fields(RankOptions):
-        options = RankOptions(**{field.name: OTHER_VALUES.get(field.name, True)})
-        (feature,) = options.features()
-        deployment = Deployment(engine="omni", ranks=options)
-        if feature in OMNI_TESTED:
-            check_features(deployment, info)
-        else:
-            with pytest.raises(RequestError, match=f"engine: omni was never tested with {feature}"):
-                check_features(deployment, info)
-        check_features(Deployment(ranks=options), info)
-    with pytest.raises(RequestError, match="never tested with lora"):
-        check_features(Deployment(engine="omni", loras=tmp_path), info)
-    with pytest.raises(RequestError, match="does not warm up"):
-        check_features(Deployment(engine="omni", buckets=(Shape(64, 64, 5),)), info)
+def test_what_vllm_omni_has_no_groups_for_is_not_said_to_go_together(info: ModelInfo) -> None:
+    ranks = RankOptions(ring=2, context="all_gather")
+    for engine, wanted in (("local", True), ("omni", False)):
+        deployment = Deployment(engine=engine, ranks=ranks)  # type: ignore[arg-type]
+        said = describe_features(deployment, info)
+        assert ("ulysses" in said["  all_gather with"].split(", ")) is wanted
+        assert {"lora", "fp8", "vae_parallel"} <= set(said["  ring with"].split(", "))

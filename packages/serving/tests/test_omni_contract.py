@@ -21,6 +21,7 @@ from wantrn.serving.engines.omni.plugin import (
     vllm_platform,
 )
 from wantrn.serving.engines.omni.stage_options import StageOptionError, stage_arguments
+from wantrn.serving.engines.options import EngineOptions
 from wantrn.serving.rank_options import RankOptions
 
 
@@ -101,7 +102,7 @@ def test_models_have_the_names_that_vllm_omni_reads_in_checkpoints() -> None:
 def test_groups_that_it_cannot_make_are_refused() -> None:
     gathering = RankOptions(ring=2, ulysses=2, context="all_gather")
     with pytest.raises(StageOptionError, match="context is all_gather with ulysses of 2"):
-        stage_arguments(gathering, None)
+        stage_arguments(EngineOptions(model=Path("model"), ranks=gathering))
 
 
 @needs_omni
@@ -111,6 +112,10 @@ def test_all_that_is_relied_on_is_there(tmp_path: Path) -> None:
     looked_at = answer["looked at"]
     assert looked_at["names"] == len(NAMES)
     assert looked_at["calls"] > 20 and looked_at["overrides"] > 30 and looked_at["orders"] == 3
+
+
+def warm(width: int) -> dict[str, int]:
+    return {"width": width, "height": 64, "frames": 5}
 
 
 # A stage's fields, and how the refusal begins.
@@ -139,6 +144,16 @@ STAGES: list[tuple[dict[str, Any], str | None]] = [
     ({"custom_pipeline_args": {"wantrn": {"speed": 2}}}, "custom_pipeline_args has 'speed'"),
     ({"custom_pipeline_args": {"other": 1}}, "custom_pipeline_args has 'other'"),
     ({"custom_pipeline_args": {"wantrn": {"batch_guidance": True}}}, None),
+    (
+        {"custom_pipeline_args": {"wantrn": {"threads": 0}}},
+        "custom_pipeline_args has wantrn.threads of 0: ",
+    ),
+    (
+        {"custom_pipeline_args": {"wantrn": {"warm_up": [{"width": 64, "height": 64}]}}},
+        "custom_pipeline_args has wantrn.warm_up.0.frames",
+    ),
+    ({"custom_pipeline_args": {"wantrn": {"warm_up": [warm(64)]}}}, None),
+    ({"custom_pipeline_args": {"wantrn": {"warm_up": [warm(50)]}}}, "buckets: 50x64x5: size: "),
     ({"parallel_config": {"use_hsdp": True, "hsdp_shard_size": 2}}, "use_hsdp is True"),
     ({"parallel_config": {"pipeline_parallel_size": 2}}, "pipeline_parallel_size is 2"),
     ({"parallel_config": {"data_parallel_size": 2}}, "data_parallel_size is 2"),
@@ -181,6 +196,7 @@ REQUESTS: list[tuple[dict[str, Any], str | dict[str, Any]]] = [
     ({**SMALL, "true_cfg_scale": 2.0}, "400 true_cfg_scale: got 2.0"),
     ({**SMALL, "strength": 0.5}, "400 strength: got 0.5"),
     ({**SMALL, "latents": True}, "400 latents: "),
+    ({**SMALL, "lora_scale": 0.5}, "400 lora_scale: got 0.5 without a lora_request"),
     ({**SMALL, "boundary_ratio": 0.5}, "400 boundary_ratio: got 0.5"),
     ({**SMALL, "extra_args": {"speed": 2}}, "400 extra_args: got 'speed'"),
     (

@@ -67,6 +67,19 @@ def test_precompiling_makes_each_shape(
     assert "2 shapes were made" in said
 
 
+def test_shapes_that_the_ranks_cannot_make(
+    info: ModelInfo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before any rank is started."""
+    model = ["--model", str(info.directory)]
+    ring = ["--ring", "2", "--strict-tokens"]
+    for command in ("precompile", "serve"):
+        assert main([command, *model, "--bucket=48x48x9", *ring]) == 2
+        assert "--strict-tokens: Sequence length 27 is not divisible" in capfd.readouterr().err
+        assert main([command, *model, "--bucket=50x48x9"]) == 2
+        assert "--bucket: 50x48x9: size: 50x48 cannot be made" in capfd.readouterr().err
+
+
 def test_over_http(tmp_path: Path, info: ModelInfo) -> None:
     with (
         serving(tmp_path, info, buckets=(WIDE, LONG)) as server,

@@ -7,7 +7,7 @@ compared with a run on one rank. What is not in that test is refused.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 
 
@@ -82,3 +82,38 @@ def check_together(features: Collection[Feature]) -> None:
         needs = NEEDS.get(feature, ())
         if needs and not set(needs).intersection(features):
             raise ValueError(f"{feature} needs {' or '.join(needs)}")
+
+
+def covering_sets(
+    wanted: Collection[frozenset[Feature]], fits: Callable[[frozenset[Feature]], bool]
+) -> Iterator[frozenset[Feature]]:
+    """Sets of features that have all pairs in ``wanted``, for tests that run many pairs at once.
+
+    Each begins with a pair that is in none yet, and grows by whatever brings the most of such
+    pairs, while it ``fits``. No set has two features that exclude each other.
+    """
+    missing = set(wanted)
+    while missing:
+        features = with_needs(min(missing, key=sorted))
+        while grown := _grown(features, missing, fits):
+            features = grown
+        missing -= {pair for pair in missing if pair <= features}
+        yield features
+
+
+def _grown(
+    features: frozenset[Feature],
+    missing: Collection[frozenset[Feature]],
+    fits: Callable[[frozenset[Feature]], bool],
+) -> frozenset[Feature]:
+    """``features`` and one more, or nothing if none more brings any of ``missing``."""
+    best: frozenset[Feature] = frozenset()
+    most = sum(pair <= features for pair in missing)
+    for feature in sorted(set(Feature) - features):
+        more = with_needs(features | {feature})
+        if not fits(more) or any(pair <= more for pair in APART):
+            continue
+        brought = sum(pair <= more for pair in missing)
+        if brought > most:
+            best, most = more, brought
+    return best

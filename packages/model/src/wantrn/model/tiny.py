@@ -24,13 +24,13 @@ _LATENT_CHANNELS = {ModelKind.T2V: 16, ModelKind.I2V: 16, ModelKind.TI2V: 48}
 _SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")  # ids 0, 1, 2 as in UMT5's own tokenizer
 
 
-def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> Path:
+def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0, *, heads: int = 2) -> Path:
     """Write a checkpoint in the layout of diffusers: about 3 million parameters, all random.
 
-    The transformers have 2 heads of 128 and 2 layers; T2V and I2V have two experts, as released.
+    The transformers have ``heads`` of 128 and 2 layers; T2V and I2V have two experts, as released.
     ``seed`` decides all weights. Returns ``folder``, which is made if it is not there.
     """
-    config = tiny_config(kind)
+    config = tiny_config(kind, heads)
     experts = 1 if kind is ModelKind.TI2V else 2
     for index in range(experts):
         target = folder / ("transformer" if index == 0 else "transformer_2")
@@ -46,11 +46,11 @@ def write_tiny_checkpoint(folder: Path, kind: ModelKind, seed: int = 0) -> Path:
     return folder
 
 
-def tiny_config(kind: ModelKind) -> WanConfig:
+def tiny_config(kind: ModelKind, heads: int = 2) -> WanConfig:
     """The dimensions of a tiny transformer."""
     channels = _LATENT_CHANNELS[kind]
     return WanConfig(
-        num_attention_heads=2,
+        num_attention_heads=heads,
         in_channels=2 * channels + 4 if kind is ModelKind.I2V else channels,
         out_channels=channels,
         text_dim=_TEXT_DIM,

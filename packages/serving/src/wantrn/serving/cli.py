@@ -101,7 +101,8 @@ def _as_option(error: RequestError) -> str:
     """The error's text, beginning with what the user typed."""
     if error.field in ("prompt", "directory", "source", "destination", "A", "B", "video"):
         return str(error)
-    return "--" + error.field.replace("_", "-") + str(error).removeprefix(error.field)
+    option = "bucket" if error.field == "buckets" else error.field.replace("_", "-")
+    return f"--{option}{str(error).removeprefix(error.field)}"
 
 
 def _generate(arguments: dict[str, Any]) -> int:

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from wantrn.model.errors import RequestError
 from wantrn.model.features import Feature, partners
 from wantrn.model.info import ModelInfo, ModelKind
 from wantrn.serving.deployment import Deployment
-
-OMNI_TESTED = frozenset(
-    {
-        *(Feature.TP, Feature.RING, Feature.ULYSSES, Feature.CFG_PARALLEL),
-        *(Feature.FIRST_FRAME, Feature.STEP_CACHE),
-    }
-)
-"""What has been run on vLLM-Omni's engine and compared, by the tests of the engine."""
+from wantrn.serving.engines.omni.stage_options import APART
 
 
 def features_of(deployment: Deployment, info: ModelInfo) -> frozenset[Feature]:
@@ -26,25 +18,12 @@ def features_of(deployment: Deployment, info: ModelInfo) -> frozenset[Feature]:
     return deployment.ranks.features() | {feature for feature, there in more.items() if there}
 
 
-def check_features(deployment: Deployment, info: ModelInfo) -> None:
-    """Raise ``RequestError`` for what was never tested with the deployment's engine."""
-    if deployment.engine != "omni":
-        return
-    untested = sorted(features_of(deployment, info) - OMNI_TESTED)
-    if untested:
-        allowed = ", ".join(sorted(OMNI_TESTED))
-        raise RequestError(
-            "engine", f"omni was never tested with {untested[0]}; what was is {allowed}"
-        )
-    if deployment.buckets:
-        raise RequestError("engine", "omni does not warm up, which buckets ask for")
-
-
 def describe_features(deployment: Deployment, info: ModelInfo) -> dict[str, str]:
     """What is in use, and with what else each of it was tested."""
     used = sorted(features_of(deployment, info))
     lines = {"features": ", ".join(used) or "one rank, nothing else"}
-    known = OMNI_TESTED if deployment.engine == "omni" else frozenset(Feature)
-    for feature in used or sorted(known):
-        lines[f"  {feature} with"] = ", ".join(sorted(known.intersection(partners(feature))))
+    apart = APART if deployment.engine == "omni" else frozenset()
+    for feature in used or Feature:
+        others = [other for other in partners(feature) if not apart >= {feature, other}]
+        lines[f"  {feature} with"] = ", ".join(sorted(others))
     return lines

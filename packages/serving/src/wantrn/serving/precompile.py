@@ -14,7 +14,6 @@ from wantrn.serving.engines.choose import make_engine
 from wantrn.serving.engines.protocol import Engine, Lost, Ready
 from wantrn.serving.logs import configure_logs
 from wantrn.serving.model_folder import model_folder
-from wantrn.serving.shapes import Shapes
 
 
 def precompile(config: Path | None, given: dict[str, Any]) -> int:
@@ -26,9 +25,8 @@ def precompile(config: Path | None, given: dict[str, Any]) -> int:
     """
     deployment = read_deployment(config, given)
     if not deployment.buckets:
-        raise RequestError("bucket", "there must be at least one, got none")
+        raise RequestError("buckets", "there must be at least one, got none")
     engine = make_engine(deployment, model_folder(deployment.model))
-    Shapes(deployment.buckets, engine.info)
     configure_logs(deployment.log)
     begun = time.monotonic()
     failure = asyncio.run(_until_ready(engine))

@@ -15,7 +15,7 @@ from wantrn.model.errors import RequestError
 from wantrn.serving.deployment import Deployment, read_deployment
 from wantrn.serving.engines.choose import make_engine
 from wantrn.serving.engines.protocol import Engine, Event, Lost, Ready
-from wantrn.serving.features import check_features, describe_features
+from wantrn.serving.features import describe_features
 from wantrn.serving.http.app import make_app
 from wantrn.serving.http.offer import Offer
 from wantrn.serving.jobs.job import Job
@@ -47,7 +47,6 @@ def serve(config: Path | None, given: dict[str, Any]) -> int:
     keys = _api_keys(deployment.api_keys_file)
     folder = model_folder(deployment.model)
     engine = make_engine(deployment, folder)
-    check_features(deployment, engine.info)
     offer = Offer.of(
         engine.info, deployment.loras, deployment.buckets, deployment.limits.video_pixels
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from wantrn.model.info import ModelInfo
 from wantrn.model.pipeline import WanPipeline
@@ -14,11 +15,10 @@ from wantrn.serving.shapes import Shape, trial_request
 _MOST_STEPS = 64
 
 
-def warm_up(
-    pipeline: WanPipeline, shapes: Sequence[Shape], tell: Callable[[Shape, float], None]
-) -> None:
-    """Make a video of each shape, with as few steps as use every expert, and ``tell`` how many
-    seconds it took. All ranks do it together; the videos are thrown away."""
+def warm_up(pipeline: WanPipeline, shapes: Sequence[Shape], tells: bool) -> None:
+    """Make a video of each shape, with as few steps as use every expert; the rank that ``tells``
+    says on standard error how long it took. All ranks do it together; the videos are thrown away.
+    """
     for shape in shapes:
         begun = time.monotonic()
         steps = fewest_steps(pipeline.info)
@@ -26,7 +26,9 @@ def warm_up(
         while not run.done:
             pipeline.step(run)
         pipeline.decode(run)
-        tell(shape, time.monotonic() - begun)
+        if tells:
+            spent = time.monotonic() - begun
+            print(f"warmed up {shape} in {spent:.1f} s", file=sys.stderr, flush=True)
 
 
 def fewest_steps(info: ModelInfo) -> int:

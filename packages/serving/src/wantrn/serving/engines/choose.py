@@ -23,11 +23,7 @@ def make_engine(deployment: Deployment, model: Path) -> Engine:
     if deployment.engine == "omni":
         return _omni(deployment, model)
     return LocalEngine(
-        LocalOptions(
-            **_shared(deployment, model),
-            device=deployment.device or "cpu",
-            warm_up=deployment.buckets,
-        )
+        LocalOptions(**_shared(deployment, model), device=deployment.device or "cpu")
     )
 
 
@@ -39,6 +35,7 @@ def _shared(deployment: Deployment, model: Path) -> dict[str, Any]:
         "dtype": deployment.dtype,
         "threads": deployment.threads,
         "ranks": deployment.ranks,
+        "warm_up": deployment.buckets,
     }
 
 

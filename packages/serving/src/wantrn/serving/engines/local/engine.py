@@ -27,6 +27,7 @@ from wantrn.serving.engines.local.messages import (
     unpack,
 )
 from wantrn.serving.engines.local.options import LocalOptions
+from wantrn.serving.engines.options import check_ranks
 from wantrn.serving.engines.protocol import (
     Cancelled,
     EngineError,
@@ -58,7 +59,7 @@ class LocalEngine(EngineState):
     def __init__(self, options: LocalOptions) -> None:
         info = read_model_info(options.model)
         dtype, device = info.choose_dtype(options.dtype), find_device(options.device)
-        options.ranks.check_model(info)
+        check_ranks(options.ranks, options.warm_up, info)
         super().__init__(options, info, describe_computation(info, dtype, device, options.ranks))
         self._options = options
         self._has: set[str] = set()

@@ -18,11 +18,9 @@ class LocalOptions(EngineOptions):
 
     Attributes:
         device: ``"cpu"`` or ``"neuron"``.
-        warm_up: the shapes of which a video is made before the engine is ready.
     """
 
     device: str = "cpu"
-    warm_up: tuple[Shape, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), default=str)

@@ -25,7 +25,6 @@ from wantrn.serving.engines.local.messages import Ended
 from wantrn.serving.engines.local.options import LocalOptions
 from wantrn.serving.engines.local.runs import Runs
 from wantrn.serving.engines.protocol import Ready
-from wantrn.serving.shapes import Shape
 from wantrn.serving.warm_up import warm_up
 
 
@@ -56,7 +55,7 @@ def _serve(options: LocalOptions, inbox: Inbox | None) -> int:
             if inbox is not None:
                 inbox.send(Ended(str(error)))
             raise
-        warm_up(pipeline, options.warm_up, _nobody if inbox is None else _tell_warm)
+        warm_up(pipeline, options.warm_up, tells=inbox is not None)
         runs = Runs(pipeline, None if inbox is None else inbox.send)
         conductor = None if inbox is None else Conductor(inbox, runs)
         if inbox is not None:
@@ -71,14 +70,6 @@ def _load(options: LocalOptions, groups: Groups, device: torch.device) -> WanPip
     dtype = read_model_info(options.model).choose_dtype(options.dtype)
     execution = replace(options.ranks.execution(groups), device=device)
     return WanPipeline.load(options.model, dtype, execution)
-
-
-def _tell_warm(shape: Shape, seconds: float) -> None:
-    print(f"warmed up {shape} in {seconds:.1f} s", file=sys.stderr, flush=True)
-
-
-def _nobody(shape: Shape, seconds: float) -> None:
-    """The first rank tells for all."""
 
 
 def _agree(conductor: Conductor | None, groups: Groups) -> Order:

@@ -21,7 +21,7 @@ from wantrn.serving.engines.omni.hardware import find_platform
 from wantrn.serving.engines.omni.plugin import model_class
 from wantrn.serving.engines.omni.request_settings import Prepared
 from wantrn.serving.engines.omni.stage_options import StageOptionError, stage_arguments
-from wantrn.serving.engines.options import EngineOptions
+from wantrn.serving.engines.options import EngineOptions, check_ranks
 from wantrn.serving.engines.protocol import (
     Cancelled,
     EngineError,
@@ -71,11 +71,11 @@ class OmniEngine(EngineState):
             raise EngineError("the engine omni has no platform for this machine's accelerator")
         info = read_model_info(options.model)
         dtype, device = info.choose_dtype(options.dtype), find_device(platform)
-        options.ranks.check_model(info)
+        check_ranks(options.ranks, options.warm_up, info)
         try:
             version = check_versions()
             self._arguments = {
-                **stage_arguments(options.ranks, options.threads),
+                **stage_arguments(options),
                 "model": str(options.model),
                 "model_class_name": model_class(info.kind),
                 "dtype": dtype,

@@ -26,6 +26,7 @@ from wantrn.serving.engines.protocol import (
     Stepped,
     WorkEvent,
 )
+from wantrn.serving.warm_up import warm_up
 
 Tell = Callable[[WorkEvent], None]
 
@@ -53,6 +54,7 @@ class StepWanPipeline:
         execution = replace(options.ranks.execution(groups), device=options.device)
         self._pipeline = WanPipeline.load(options.info.directory, options.dtype, execution)
         self._speaks = groups.rank == 0
+        warm_up(self._pipeline, options.warm_up, tells=self._speaks)
         self._tell: Tell | None = None
         self._previews: Previews | None = None
 

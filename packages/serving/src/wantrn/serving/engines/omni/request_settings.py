@@ -11,6 +11,7 @@ from PIL import Image
 
 from wantrn.model.errors import RequestError
 from wantrn.model.info import ModelKind
+from wantrn.model.lora import LoraChoice
 from wantrn.model.media import read_image
 from wantrn.model.settings import Settings, VideoRequest, resolve
 from wantrn.serving.engines.omni.stage_options import StageOptions, unusual
@@ -19,6 +20,7 @@ from wantrn.serving.engines.omni.stage_options import StageOptions, unusual
 _READ = {
     *("height", "width", "num_frames", "fps", "num_inference_steps", "seed"),
     *("guidance_scale", "guidance_scale_2", "boundary_ratio", "extra_args"),
+    *("lora_request", "lora_scale"),
 }
 # What vLLM-Omni fills in or uses by itself.
 _ITS_OWN = {
@@ -79,6 +81,7 @@ def prepare_request(request: Any, options: StageOptions) -> Prepared:
         shift=extra.get("flow_shift", options.shift),
         scheduler=extra.get("sample_solver"),
         seed=params.seed,
+        loras=_loras(params),
         step_cache=extra.get("step_cache"),
     )
     settings = resolve(asked, options.info)
@@ -87,11 +90,22 @@ def prepare_request(request: Any, options: StageOptions) -> Prepared:
 
 
 def _smallest(options: StageOptions) -> Settings:
-    """The least that goes through all parts of the pipeline, for vLLM-Omni's own first run."""
-    info, side = options.info, options.info.size_multiple
-    image = Image.new("RGB", (side, side)) if info.kind is ModelKind.I2V else None
-    least = VideoRequest(prompt="", image=image, size=(side, side), frames=1, steps=1, seed=0)
-    return resolve(least, info)
+    """The least that goes through all parts of the pipeline, for vLLM-Omni's own first run: a
+    token, or one for each rank where they must be shared evenly."""
+    info, side, ranks = options.info, options.info.size_multiple, options.ranks
+    size = (side * ranks.degrees().cp if ranks.strict_tokens else side, side)
+    image = Image.new("RGB", size) if info.kind is ModelKind.I2V else None
+    return resolve(VideoRequest("", image=image, size=size, frames=1, steps=1, seed=0), info)
+
+
+def _loras(params: Any) -> tuple[LoraChoice, ...]:
+    """vLLM's one LoRA, for all experts."""
+    asked = params.lora_request
+    if asked is None:
+        if params.lora_scale != 1.0:
+            raise RequestError("lora_scale", f"got {params.lora_scale} without a lora_request")
+        return ()
+    return (LoraChoice.of(Path(asked.lora_path), params.lora_scale, asked.lora_name),)
 
 
 def _size(width: int | None, height: int | None) -> tuple[int, int] | None:

@@ -8,20 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import dataclasses as checked
 from torch import Tensor
 
 from wantrn.model.device import find_device
 from wantrn.model.errors import RequestError
+from wantrn.model.features import Feature
 from wantrn.model.info import ModelInfo, read_model_info
 from wantrn.parallel.attention import Strategy
 from wantrn.parallel.launch import threads_per_rank
 from wantrn.serving.engines.omni.hardware import CPU, find_platform
 from wantrn.serving.engines.omni.plugin import model_class
+from wantrn.serving.engines.options import EngineOptions, check_ranks
 from wantrn.serving.rank_options import RankOptions
+from wantrn.serving.shapes import Shape
 
 NEEDS_STEPS = "step_execution is False; our pipelines need True"
 OURS = "wantrn"
 """The key in a stage's ``custom_pipeline_args`` with the options that vLLM-Omni has not."""
+APART = frozenset({Feature.ALL_GATHER, Feature.ULYSSES})
+"""What goes together but on vLLM-Omni, which makes no such groups."""
 
 # What the pipelines carry out, or check for themselves; see ``StageOptions.of``.
 _READ = {
@@ -59,15 +66,17 @@ class StageOptionError(ValueError):
     """A stage option that cannot be carried out. The text names it, its value, what is allowed."""
 
 
-@dataclass(frozen=True)
+@checked.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class OwnOptions:
     """Options of a stage that vLLM-Omni has no names for.
 
-    ``threads`` are the CPU threads of each rank; None is an even share of the processors. The
-    others are those of ``RankOptions``.
+    ``threads`` are the CPU threads of each rank; None is an even share of the processors.
+    ``warm_up`` are shapes of which a video is made before the stage is ready. The others are those
+    of ``RankOptions``.
     """
 
-    threads: int | None = None
+    threads: int | None = Field(default=None, ge=1)
+    warm_up: tuple[Shape, ...] = ()
     batch_guidance: bool = False
     sequence_sharding: bool = False
     replicate_cross_attention: bool = False
@@ -84,7 +93,14 @@ class OwnOptions:
                 f"custom_pipeline_args has {name!r}; allowed is {OURS!r}, with "
                 f"{', '.join(sorted(known))}"
             )
-        return cls(**own)
+        try:
+            return TypeAdapter(cls).validate_python(own)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            path = ".".join(map(str, (OURS, *first["loc"])))
+            raise StageOptionError(
+                f"custom_pipeline_args has {path} of {first['input']!r}: {first['msg']}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,7 @@ class StageOptions:
 
     Attributes:
         shift: of the schedule, where a request has none; None is the checkpoint's.
+        warm_up: the shapes of which a video is made before the stage is ready.
     """
 
     info: ModelInfo
@@ -101,6 +118,7 @@ class StageOptions:
     threads: int
     ranks: RankOptions
     shift: float | None
+    warm_up: tuple[Shape, ...]
 
     @classmethod
     def of(cls, config: Any) -> StageOptions:
@@ -134,7 +152,7 @@ class StageOptions:
         ranks = _ranks(config, own)
         try:
             info.check_dtype(config.dtype)
-            ranks.check_model(info)
+            check_ranks(ranks, own.warm_up, info)
         except RequestError as error:
             raise StageOptionError(str(error)) from error
         return cls(
@@ -144,23 +162,27 @@ class StageOptions:
             threads=own.threads or threads_per_rank(ranks.degrees().world),
             ranks=ranks,
             shift=config.flow_shift,
+            warm_up=own.warm_up,
         )
 
 
-def stage_arguments(ranks: RankOptions, threads: int | None) -> dict[str, Any]:
-    """Fields of an ``OmniDiffusionConfig`` that ``StageOptions.of`` reads as these options.
+def stage_arguments(options: EngineOptions) -> dict[str, Any]:
+    """Fields of an ``OmniDiffusionConfig`` that ``StageOptions.of`` reads as the same ranks,
+    threads and shapes.
 
     Raises:
         StageOptionError: ranks that vLLM-Omni cannot be asked for.
     """
+    ranks = options.ranks
     gathers = ranks.context == Strategy.ALL_GATHER.value
-    if gathers and ranks.ulysses > 1:
+    if ranks.features() >= APART:
         raise StageOptionError(
             f"context is {ranks.context} with ulysses of {ranks.ulysses}; vLLM-Omni has no such "
             "groups, allowed is ulysses of 1"
         )
     own = OwnOptions(
-        threads=threads,
+        threads=options.threads,
+        warm_up=options.warm_up,
         batch_guidance=ranks.batch_guidance,
         sequence_sharding=ranks.sequence_sharding,
         replicate_cross_attention=ranks.replicate_cross_attention,
