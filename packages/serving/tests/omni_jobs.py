@@ -131,7 +131,8 @@ async def good_and_bad(trial: Trial) -> None:
     await trial.submit("infinite", trial.settings(3, guidance=1e38))
     await trial.ended("infinite")
 
-    await trial.submit("slow", trial.settings(900))
+    # a step takes longer than hearing of it
+    await trial.submit("slow", trial.settings(900, (256, 256)))
     await trial.stepped("slow")
     await trial.submit("quick", trial.settings(6, (64, 32)))
     trial.seen["refused full"] = await trial.refused("third", trial.settings(2))

@@ -121,6 +121,8 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 SMALL: dict[str, Any] = {"size": "64x64", "num_frames": 5, "seed": 7}
+LARGER: dict[str, Any] = {"size": "128x128", "num_frames": 17}
+"""Of steps that take long enough for a client to see each of them."""
 
 
 def create(client: httpx.Client, steps: int = 4, **values: Any) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from server_process import (
+    LARGER,
     PYTHON_PATH,
     ServerProcess,
     create,
@@ -93,7 +94,7 @@ def test_without_a_model_it_is_the_one_that_knows_shapes(tmp_path: Path) -> None
 
 
 def test_progress_rises_with_the_steps_to_a_file_that_is_there(client: httpx.Client) -> None:
-    id = create(client, steps=20)
+    id = create(client, steps=20, **LARGER)
     seen = []
     while True:
         found = video(client, id)
@@ -109,7 +110,7 @@ def test_progress_rises_with_the_steps_to_a_file_that_is_there(client: httpx.Cli
 
 
 def test_a_short_video_behind_a_long_one_is_ready_first(client: httpx.Client) -> None:
-    long = create(client, steps=80, size="96x64")
+    long = create(client, steps=80, **LARGER)
     wait_status(client, long, "in_progress")
     short = create(client, steps=6)
     wait_status(client, short, "completed")

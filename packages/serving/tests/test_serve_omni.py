@@ -14,6 +14,7 @@ import openai
 import pytest
 from omni_environment import VARIABLE, needs_omni
 from server_process import (
+    LARGER,
     PYTHON_PATH,
     ServerProcess,
     create,
@@ -133,7 +134,7 @@ def test_progress_turns_and_room(server: ServerProcess) -> None:
         wait_status(client, waiting, "completed")
         assert client.post(f"/v1/videos/{other}/cancel").status_code == 200
         assert wait_status(client, other, "failed")["error"]["code"] == "cancelled"
-        watched, seen = create(client, steps=20), []
+        watched, seen = create(client, steps=20, **LARGER), []
         while (found := video(client, watched))["status"] not in ("completed", "failed"):
             seen.append(found["progress"])
         assert seen == sorted(seen) and seen[-1] < 100 and len(set(seen)) >= 3
